@@ -36,10 +36,11 @@ TERMS = TokenRequirements(ADDRESS, AUDIENCE, ("RS256", "ES256"), 30)
 
 
 class World:
-    """A store with the project default, and one issuer. Its clock is the machine's, and can be put on."""
+    """A store with the project default, and one issuer. Its clock stands at the time of its making, and can
+    be put on."""
 
     def __init__(self, folder):
-        self.ahead = 0.0
+        self.began, self.ahead = time.time(), 0.0
         database = open_new_store(folder / "antiphon.db")
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
@@ -49,7 +50,7 @@ class World:
         self.sign_on()
 
     def now(self):
-        return time.time() + self.ahead
+        return self.began + self.ahead
 
     def sign_on(self, *groups, add_users=False, url=None, terms=TERMS, **reading):
         reader = ClaimReader(
@@ -67,7 +68,7 @@ class World:
         )
 
     def token(self, key=None, **changes):
-        return self.issuer.token(time.time(), key, **changes)
+        return self.issuer.token(self.began, key, **changes)
 
     async def verify(self, token, chosen=NOBODY):
         return await self.verifier.verify(token, chosen)
@@ -103,7 +104,7 @@ async def test_a_token_speaks_for_its_user_until_it_ends(world):
     assert (actor.kind, actor.user, actor.project) == (ActorKind.USER, user.id, "default")
     assert Right.GENERATE in actor.rights
     assert not actor.admin
-    assert actor.expires == pytest.approx(time.time() + 3630, abs=5)
+    assert actor.expires == int(world.began) + 3630
     world.ahead = 3600 + 31
     assert await world.refused(world.token())
 
@@ -256,7 +257,7 @@ async def test_an_issuer_that_is_away_ends_nothing_for_a_day(world):
     world.ahead += MIN_FETCH_INTERVAL_S + 1
     assert await world.verify(world.token())
     world.issuer.is_down = True
-    long = world.token(exp=int(time.time()) + 10 * 86_400)
+    long = world.token(exp=int(world.began) + 10 * 86_400)
     world.ahead += MAX_AGE_S - 60
     assert await world.verify(long)
     world.ahead += 120
@@ -329,7 +330,7 @@ async def test_groups_start_and_end_memberships_of_ruled_projects(world):
     user = await world.add(role=ProjectRole.OWNER)
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     world.sign_on(f"ml={other.id}:member", f"leads={other.id}:owner", f"all={other.id}:viewer")
-    now = int(time.time())
+    now = int(world.began)
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
     await world.verify(both, RequestedScope(project=other.id))
     assert world.roles(user) == {"default": ProjectRole.OWNER, other.id: ProjectRole.OWNER}

@@ -137,12 +137,12 @@ def serve_engine(
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         try:
             yield Scripted(f"http://127.0.0.1:{port}", "scripted", engine)
         finally:
             server.stop()
-            thread.join(20)
+            thread.join(60)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ def comply(target: Target, *words: str) -> str:
     asked = ("-u", target.base_url, "-k", "none", "-m", target.model, "--format", "openai-chat", *words)
     env = os.environ | {"COLUMNS": "400", "NO_COLOR": "1"}
     done = subprocess.run(
-        [COMMAND, "run", *asked], env=env, capture_output=True, text=True, timeout=150, check=False
+        [COMMAND, "run", *asked], env=env, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 1 and not done.stderr
     return done.stdout

@@ -8,6 +8,7 @@ import pytest
 from antiphon.domain.limits import Measure, Window
 from tests.contract.conftest import scripted_server
 from tests.support.accounting import Books, limit
+from tests.support.waiting import wait_until
 
 MODEL = "scripted"
 RETRIES = 2
@@ -39,11 +40,18 @@ def test_a_rate_is_tried_again_after_the_time_that_was_said() -> None:
         client = openai.OpenAI(base_url=server.base_url, api_key="any", max_retries=RETRIES)
         held = client.chat.completions.create(model=MODEL, messages=say("never end"), stream=True)
         next(iter(held))
+
+        def leave() -> None:
+            """Makes room before the refusal is sent."""
+            settled = books.limiter.calls.count("settle")
+            held.close()
+            wait_until(lambda: books.limiter.calls.count("settle") > settled)
+
         with pytest.raises(openai.RateLimitError) as refused:
             client.with_options(max_retries=0).chat.completions.create(model=MODEL, messages=say("Hello!"))
         assert refused.value.code == "rate_limit_exceeded"
         assert refused.value.response.headers["retry-after"] == "1"
-        books.limiter.on_refusal = held.close
+        books.limiter.on_refusal = leave
         answer = client.chat.completions.create(model=MODEL, messages=say("Hello!"))
         assert answer.choices[0].message.content
     assert books.limiter.calls.count("reserve") == 4

@@ -14,6 +14,7 @@ from antiphon import __version__
 from tests.contract.conftest import Target
 from tests.contract.test_openai_tools import ASKED, WEATHER
 from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WHO: Any = {"model": "cantor", "messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}
@@ -263,7 +264,7 @@ def test_a_prompt_is_cut_on_the_side_that_is_asked(wire: httpx2.Client) -> None:
 
 def test_the_server_says_its_version_load_and_tokenizer(wire: httpx2.Client) -> None:
     assert wire.get("/version").json() == {"version": __version__}
-    assert wire.get("/load").json() == {"server_load": 0}
+    wait_until(lambda: wire.get("/load").json() == {"server_load": 0}, what="what other tests left has ended")
     info = wire.get("/tokenizer_info", params={"model": "cantor"}).json()
     assert info == wire.get("/tokenizer_info").json()
     assert info["tokenizer_class"] and "messages" in info["chat_template"] and "/" not in info["bos_token"]

@@ -52,7 +52,7 @@ def vendor() -> Iterator[tuple[openai.OpenAI, VendorDouble]]:
     engine = VendorDouble(answer)
     with (
         serve_engine(engine) as target,
-        openai.OpenAI(base_url=target.base_url, api_key="none", max_retries=0, timeout=20) as client,
+        openai.OpenAI(base_url=target.base_url, api_key="none", max_retries=0, timeout=60) as client,
     ):
         yield client, engine
 

@@ -1,6 +1,7 @@
 """From bodies to generation requests: what each field becomes, and the sentence for what it may not be."""
 
 import json
+import time
 import timeit
 
 import pytest
@@ -456,4 +457,5 @@ def test_a_usual_body_is_decoded_in_a_moment():
         {"model": "m", "messages": [*MESSAGES, {"role": "user", "content": "x" * 300}],
          "temperature": 0.7, "max_tokens": 128, "stream": True, "stream_options": {"include_usage": True}}
     ).encode()  # fmt: skip
-    assert min(timeit.repeat(lambda: decode_chat(body), number=200, repeat=5)) / 200 < 1000e-6
+    taken = timeit.repeat(lambda: decode_chat(body), number=200, repeat=5, timer=time.process_time)
+    assert min(taken) / 200 < 1000e-6

@@ -13,7 +13,7 @@ from antiphon.processes.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from antiphon.weights.adapters.adapter_store import AdapterStore
 from benchmarks.make_model import SIZES, write_model
-from tests.support.http_server import CHAT, KEY, TEXT, gone, request_bytes, serving
+from tests.support.http_server import CHAT, KEY, TEXT, at_most, gone, request_bytes, serving
 from tests.support.lora_server import LOAD, MOST, UNLOAD, Lora, lending, write_peft
 
 ASKED = {"prompt": "hi", "temperature": 0, "max_tokens": 12}
@@ -319,7 +319,7 @@ async def test_vllms_number_of_an_adapter_is_refused_by_name(lora):
 async def refused(lora: Lora, path: object, *words: str) -> str:
     """The message of a load that is refused for its path; nothing is left of it, and nothing told of where
     the server keeps its things."""
-    async with asyncio.timeout(30):
+    async with at_most(30):
         reply = await lora.load("pirate", str(path))
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_value", "lora_path")
     message: str = reply.error["message"]

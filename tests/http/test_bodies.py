@@ -10,7 +10,7 @@ from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyBudget, BodyCounter
 from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import keyed
-from tests.support.http_server import CHAT, HELLO
+from tests.support.http_server import CHAT, HELLO, at_most
 
 LONG = "wait"
 """A request whose answer takes long."""
@@ -42,7 +42,7 @@ async def test_a_caller_that_fills_the_room_shuts_nobody_else_out(tmp_path):
         mallory, ada = [await server.token(KeyKind.SERVICE, project="default") for _ in range(2)]
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.asked(mallory, CHAT, padded(largest))) for _ in range(8)]
-            async with asyncio.timeout(60):
+            async with at_most(60):
                 while not any(task.done() for task in held) or server.edge.body_budget.byte_count < room / 2:
                     await asyncio.sleep(0.002)
             refused = await server.asked(mallory, CHAT, padded(largest))
@@ -68,7 +68,7 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
         async with asyncio.TaskGroup() as group:
             asked = [server.asked(token, CHAT, padded(largest)) for token in tokens * 2]
             held = [group.create_task(each) for each in asked]
-            async with asyncio.timeout(60):
+            async with at_most(60):
                 while sum(task.done() for task in held) < 4 or server.edge.body_budget.byte_count < room / 2:
                     await asyncio.sleep(0.002)
             assert server.edge.body_budget.byte_count <= room / 2

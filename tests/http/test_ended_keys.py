@@ -9,7 +9,7 @@ from antiphon.domain.tenancy import ProjectRole
 from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name
-from tests.support.http_server import CHAT, HELLO, request_bytes
+from tests.support.http_server import CHAT, HELLO, at_most, request_bytes
 
 LONG = HELLO | {"max_tokens": 100_000}
 STREAM = LONG | {"stream": True}
@@ -53,7 +53,7 @@ async def done(server, path, body=None, method=None):
 async def running(server, key, path, body):
     """An answer that is being made; leaves when it has come."""
     before = len(server.engine.streams)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with at_most(20), asyncio.TaskGroup() as group:
         answer = group.create_task(server.asked(key["secret"], path, body))
         while len(server.engine.streams) == before:
             await asyncio.sleep(0.002)
@@ -132,7 +132,7 @@ async def test_a_key_ended_while_the_body_arrives_creates_nothing(server):
     whole = request_bytes(CHAT, LONG, headers={"authorization": f"Bearer {key['secret']}"})
     async with server.line() as line:
         await line.send(whole[:-5])
-        async with asyncio.timeout(10):
+        async with at_most(10):
             while not server.edge.body_budget.byte_count:
                 await asyncio.sleep(0.002)
         await done(server, *change)

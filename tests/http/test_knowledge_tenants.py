@@ -22,7 +22,7 @@ from antiphon.testing import EmbeddingScript
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.http.test_knowledge import TABLES, form
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.support.http_server import KEY, serving_edge
+from tests.support.http_server import KEY, PROCESS_PATIENCE, serving_edge
 from tests.support.knowledge import Knowledge, open_service
 from tests.support.knowledge_database import *  # noqa: F403
 from tests.support.knowledge_database import open_postgres
@@ -41,6 +41,12 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("POST", "/{table}/search"): {"query": MARK},
     ("PUT", "/{table}/documents/{document}"): {"name": "a", "digest": "d", "chunks": [{"text": "a"}]},
 }
+
+
+class KeyedKnowledge(Keyed):
+    """A server with keys that reads files in processes."""
+
+    patience = PROCESS_PATIENCE
 
 
 @dataclass
@@ -88,7 +94,7 @@ async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIter
             admin_endpoints=admin,
         )
         async with serving_edge(edge) as (port, connections):
-            server = Keyed(port, plain.engine, edge, connections)
+            server = KeyedKnowledge(port, plain.engine, edge, connections)
             object.__setattr__(server, "tenants", plain.tenants)
             object.__setattr__(server, "admin", plain.admin)
             made = Tenants(server, knowledge)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from antiphon.testing import ScriptedAnswer
-from tests.support.http_server import CHAT, HELLO, TEXT, gone, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, TEXT, at_most, gone, request_bytes, serving
 
 MIB = 1 << 20
 SOON: Any = {"receive_timeout": 0.2}
@@ -169,7 +169,7 @@ async def test_many_slow_connections_leave_others_alone():
             writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")
         assert (await server.ask("/health")).status == 200
         assert (await server.ask(CHAT, HELLO)).status == 200
-        async with asyncio.timeout(10):
+        async with at_most(10):
             for reader, writer in slow:
                 assert b" 408 " in await reader.readline()
                 writer.transport.abort()
@@ -264,7 +264,7 @@ async def test_a_client_that_leaves_behind_what_is_no_request_is_seen(intrusion)
 
 
 async def running(server):
-    async with asyncio.timeout(10):
+    async with at_most(10):
         while not len(server.edge.in_flight):
             await asyncio.sleep(0.002)
 
@@ -287,7 +287,7 @@ async def test_a_refused_chunked_body_is_read_only_briefly(monkeypatch):
                 await line.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
                 await asyncio.sleep(0)
         assert reading.result().status == 413
-        async with asyncio.timeout(10):
+        async with at_most(10):
             with pytest.raises(ConnectionError):
                 await endless(line)
         await gone(server.connections)
@@ -300,7 +300,7 @@ async def test_the_sum_of_bodies_is_bounded_and_the_next_must_retry():
     async with serving(ScriptedAnswer(gate=gate), max_body_bytes=1100, max_bodies_bytes=2200) as server:
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.ask(CHAT, padded)) for _ in range(2)]
-            async with asyncio.timeout(10):
+            async with at_most(10):
                 while len(server.edge.in_flight) < 2:
                     await asyncio.sleep(0.002)
             assert 1800 < server.edge.body_budget.byte_count < 2200

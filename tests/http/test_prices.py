@@ -145,7 +145,8 @@ async def test_after_all_prices_end_the_first_new_price_decides_anew(server):
     assert usage["currency"] == "EUR"
 
 
-async def test_what_a_price_held_for_until_just_now_is_waited_for(server):
+async def test_what_a_price_held_for_until_just_now_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr("antiphon.services.prices.SETTLE_S", 1000)
     held(server, 3)
     assert "try again in" in await currency_refused(server, "EUR")
 

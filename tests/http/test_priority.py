@@ -12,12 +12,12 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Hold, Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from tests.support.http_server import PATIENCE, PROMPT, TEXT, Served, serving_edge
+from tests.support.http_server import PROMPT, TEXT, Served, at_most, serving_edge
 from tests.support.lora_server import unproved
 
 
 async def until(engine, queued):
-    async with asyncio.timeout(PATIENCE):
+    async with at_most():
         while (await engine.info()).load.queued != queued:
             await asyncio.sleep(0.002)
 

@@ -18,7 +18,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from tests.support.http_server import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
+from tests.support.http_server import CHAT, HELLO, Reply, Served, at_most, serving_edge
 
 RERANK = "/v1/rerank"
 ASKED: dict[str, Any] = {"model": "r", "query": "who", "documents": ["a long one", "b"]}
@@ -89,7 +89,7 @@ async def test_what_cannot_be_done_is_refused_by_name(
 
 async def test_a_caller_that_leaves_ends_the_work() -> None:
     async with serving(EmbeddingScript(hold=asyncio.Event())) as at:
-        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        async with at_most(), asyncio.TaskGroup() as group:
             asking = group.create_task(at.ask(ASKED))
             while not at.engine.asked:
                 await asyncio.sleep(0.001)

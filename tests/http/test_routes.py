@@ -26,6 +26,7 @@ from tests.support.http_server import (
     PROMPT,
     TEXT,
     Served,
+    at_most,
     request_bytes,
     serving,
     serving_edge,
@@ -175,7 +176,7 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
 
     async with serving(Slow()) as server, server.line() as line:
         await line.send(request_bytes("/tokenize", {"prompt": "a"}))
-        async with asyncio.timeout(10):
+        async with at_most(10):
             await begun.wait()
             line.drop()
             await ended.wait()

@@ -1,6 +1,7 @@
 """What a stream does in time: when headers go out, what fills silence, how it breaks, who is cut."""
 
 import asyncio
+import json
 import socket
 from typing import Any
 
@@ -12,7 +13,7 @@ from antiphon.http.connection import Connection
 from antiphon.http.sse import HIGH_WATER, EventWriter, StreamTimeouts
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
-from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving
 
 STREAM = HELLO | {"stream": True}
 ENDLESS = ScriptedAnswer(endless=True, pace=0.005)
@@ -57,10 +58,16 @@ async def test_silence_opens_the_response_and_is_filled_with_comments():
 
 
 async def test_an_error_after_silence_is_an_error_event():
-    answer = ScriptedAnswer(wait=0.2, error=EngineDied("gone"))
-    async with serving(answer, keep_alive_interval=0.05) as server:
-        reply = await server.ask(CHAT, STREAM)
-    assert reply.status == 200 and reply.events()[-1]["error"]["code"] == "engine_died"
+    gate = asyncio.Event()
+    answer = ScriptedAnswer(gate=gate, error=EngineDied("gone"))
+    async with serving(answer, keep_alive_interval=0.05) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        head, _ = await first_event(line)
+        gate.set()
+        rest = await line.until(b"0\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"[DONE]" not in rest
+    last = next(part for part in rest.split(b"\n") if part.startswith(b"data: "))
+    assert json.loads(last[6:])["error"]["code"] == "engine_died"
 
 
 async def test_an_error_inside_a_stream_is_an_event_and_no_clean_end():
@@ -163,7 +170,7 @@ async def test_a_client_that_leaves_during_silence_ends_the_work():
 
 
 async def until_streaming(server):
-    async with asyncio.timeout(10):
+    async with at_most(10):
         while not server.engine.streams:
             await asyncio.sleep(0.002)
 
@@ -173,7 +180,7 @@ async def left(server):
     it.
     """
     (record,) = server.engine.streams
-    async with asyncio.timeout(10):
+    async with at_most(10):
         await record.over.wait()
     assert record.ending is StreamEnding.LEFT
     await gone(server.edge.in_flight)
@@ -196,13 +203,13 @@ async def test_a_client_that_does_not_read_stops_the_engine_and_is_cut():
             await until_streaming(server)
             (record,) = server.engine.streams
             held = -1
-            async with asyncio.timeout(10):  # the engine is not read while the client does not read
+            async with at_most(10):  # the engine is not read while the client does not read
                 while held != record.events:
                     held = record.events
                     await asyncio.sleep(0.1)
             assert held * 60_000 < 40 * HIGH_WATER + 8_000_000, "what waits is bounded"
             await gone(server.connections)
-            async with asyncio.timeout(10):
+            async with at_most(10):
                 await record.over.wait()
         assert record.ending is StreamEnding.LEFT
 

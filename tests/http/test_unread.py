@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
-from tests.support.http_server import CHAT, HELLO, gone, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, at_most, gone, request_bytes, serving
 
 LARGE = 12_000_000
 """Bytes of an answer: more than the kernel holds for a client."""
@@ -60,12 +60,12 @@ async def slowly(sock, size, pause=0.01):
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_client_that_does_not_read_a_whole_answer_is_cut(way):
     async with serving(large(), **SOON) as server, reluctant(server, WAYS[way]):
-        async with asyncio.timeout(10):
+        async with at_most(10):
             while not server.connections:
                 await asyncio.sleep(0.002)
         await gone(server.connections)
         await gone(server.edge.in_flight)
-        async with asyncio.timeout(10):
+        async with at_most(10):
             while server.edge.body_budget.byte_count:  # until each request has left the middleware
                 await asyncio.sleep(0.002)
 
@@ -80,7 +80,7 @@ async def test_a_client_that_reads_slowly_gets_the_whole_answer(way, monkeypatch
         size = await length_of_head(sock)
         assert size > LARGE and await slowly(sock, size) == size
         assert asyncio.get_running_loop().time() - began > 1.0, "else this has shown nothing"
-        async with asyncio.timeout(10):
+        async with at_most(10):
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b"", "closed once it has rested"
 
 

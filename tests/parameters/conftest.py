@@ -55,6 +55,7 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         "ANTIPHON_HOME": str(place / "home"),
         "ANTIPHON_REQUEST_TEMPLATES": "true",
         "ANTIPHON_ADAPTERS": f"mood={shelf / 'mood.gguf'}",
+        "HF_HUB_ETAG_TIMEOUT": "60",  # the hub's threads wait where the machine is busy
     }
     others = ("--model", f"encoder={encoder}", "--model", f"reranker={reranker}")
     models = ("--model", f"cantor={cantor}", *others, "--exact")
@@ -153,11 +154,11 @@ def serve_in_thread(engine: ScriptedEngine) -> Iterator[httpx2.Client]:
 
     thread = threading.Thread(target=main)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=20) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as client:
             yield client
     finally:
         loop, end = loop_and_end[0]
         loop.call_soon_threadsafe(end.set)
-        thread.join(20)
+        thread.join(60)

@@ -51,8 +51,14 @@ PUBLIC = frozenset(
 TOO_LATE = 5.0
 """Maximum seconds of a refusal. It usually takes milliseconds, or tens of them for the largest bodies."""
 
-PATIENCE = 10
-"""Timeout of a raw exchange in seconds."""
+PATIENCE = 10.0
+"""Timeout of a raw exchange, in seconds as `at_most` counts them."""
+
+PROCESS_PATIENCE = 100.0
+"""The same of an exchange for which the server starts a process, which a busy machine lets wait."""
+
+STEP = 0.05
+"""Seconds between two steps of `at_most`."""
 
 
 @dataclass(frozen=True)
@@ -76,24 +82,50 @@ class Reply:
         return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
+@asynccontextmanager
+async def at_most(seconds: float = PATIENCE) -> AsyncIterator[None]:
+    """Raises TimeoutError after so many seconds in which the event loop ran. However long the machine stands
+    still, that counts as one step: it does to the server in this loop what it does to the test."""
+    loop, steps = asyncio.get_running_loop(), round(seconds / STEP)
+    timer: asyncio.TimerHandle
+    async with asyncio.timeout(None) as limit:
+
+        def step() -> None:
+            nonlocal steps, timer
+            steps -= 1
+            if steps > 0:
+                timer = loop.call_later(STEP, step)
+            else:
+                limit.reschedule(loop.time())
+
+        timer = loop.call_later(STEP, step)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
 class Line:
     """A connection that sends and receives bytes."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float = PATIENCE
+    ) -> None:
         self.reader = reader
         self.writer = writer
+        self._patience = patience
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
 
     async def until(self, mark: bytes) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with at_most(self._patience):
             return await self.reader.readuntil(mark)
 
     async def rest(self) -> bytes:
         """Reads until the server closes the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with at_most(self._patience):
             return await self.reader.read()
 
     async def reply(self) -> Reply:
@@ -106,7 +138,7 @@ class Line:
         status = int(head[0].split(" ")[1])
         if headers.get("transfer-encoding") == "chunked":
             return Reply(status, headers, await self._read_chunks())
-        async with asyncio.timeout(PATIENCE):
+        async with at_most(self._patience):
             return Reply(
                 status, headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
             )
@@ -166,6 +198,8 @@ class Served:
     engine: ScriptedEngine
     edge: AppState
     connections: set[Any]
+    patience = PATIENCE
+    """Seconds for each part of an answer."""
 
     @property
     def url(self) -> str:
@@ -175,7 +209,7 @@ class Served:
     async def line(self) -> AsyncIterator[Line]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
         try:
-            yield Line(reader, writer)
+            yield Line(reader, writer, self.patience)
         finally:
             writer.transport.abort()
 
@@ -190,6 +224,12 @@ class Served:
         async with self.line() as line:
             await line.send(data)
             return await line.reply()
+
+
+class ProcessServed(Served):
+    """A running server that starts processes for some requests."""
+
+    patience = PROCESS_PATIENCE
 
 
 @asynccontextmanager
@@ -276,6 +316,6 @@ def targets_of(edge: AppState) -> list[tuple[str, str]]:
 
 async def gone(collection: Any, seconds: float = PATIENCE) -> None:
     """Waits until a collection is empty."""
-    async with asyncio.timeout(seconds):
+    async with at_most(seconds):
         while len(collection):
             await asyncio.sleep(0.002)

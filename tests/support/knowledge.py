@@ -20,6 +20,7 @@ from antiphon.services.knowledge.tables import KnowledgeService
 from antiphon.services.knowledge.uploads import Uploader, UploadFolder
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
+from tests.support.jobs import let_jobs_start
 
 ALICE = Actor(ActorKind.SERVICE_KEY, "key_alice", "alpha")
 BOB = Actor(ActorKind.SERVICE_KEY, "key_bob", "bravo")
@@ -102,9 +103,10 @@ async def open_service(
     )
     parts = IngestDependencies(*ingest_dependencies, pause=0.01, search_interval=LOOK_S)
     try:
-        async with run_jobs(parts) as jobs:
-            service = KnowledgeService(opened_index, embedding, jobs, limits)
-            yield Knowledge(service, opened_index, jobs, uploads, directory, engine, callers, models)
+        with let_jobs_start():
+            async with run_jobs(parts) as jobs:
+                service = KnowledgeService(opened_index, embedding, jobs, limits)
+                yield Knowledge(service, opened_index, jobs, uploads, directory, engine, callers, models)
     finally:
         if own_index is not None:
             await own_index.aclose()

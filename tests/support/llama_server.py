@@ -48,4 +48,4 @@ def serve_llama_server() -> Iterator[str]:
         yield line.split()[1]
     finally:
         child.terminate()
-        child.communicate(timeout=20)
+        child.communicate(timeout=60)

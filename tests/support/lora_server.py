@@ -38,7 +38,8 @@ from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
 from antiphon.weights.adapters.adapter_store import AdapterStore
 from antiphon.weights.adapters.hub_adapters import NO_TOKEN, HubAdapters
 from antiphon.weights.gguf import read_header
-from tests.support.http_server import Reply, Served, serving_edge
+from tests.support.http_server import ProcessServed, Reply, serving_edge
+from tests.support.jobs import let_jobs_start
 
 LOAD = "/v1/load_lora_adapter"
 UNLOAD = "/v1/unload_lora_adapter"
@@ -47,7 +48,7 @@ MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Lora(Served):
+class Lora(ProcessServed):
     """The server, its engine and its directories."""
 
     tokens: ScriptedTokenEngine
@@ -159,5 +160,6 @@ async def lending(
     edge = AppState(pipeline, models_registry, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
     deployments = Deployments(models_registry, adapters, hub_adapters, clock)
     edge = replace(edge, adapters=adapters, deployments=deployments, prefixed_dialects=(Empower(),))
-    async with serving_edge(edge) as (port, connections):
-        yield Lora(port, ScriptedEngine(), edge, connections, token_engine, base, shelf, registry, key)
+    with let_jobs_start():
+        async with serving_edge(edge) as (port, connections):
+            yield Lora(port, ScriptedEngine(), edge, connections, token_engine, base, shelf, registry, key)

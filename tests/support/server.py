@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -166,4 +166,5 @@ def serving(
                 server.process.kill()
                 server.process.wait(10)
         for process in psutil.wait_procs(tree, timeout=10)[1]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
