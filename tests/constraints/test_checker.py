@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,13 @@ from antiphon.telemetry.logs import FIELDS, LOGGER
 from tests.support import hostile_constraints as hostile
 from tests.support.constraint_texts import TOKENS
 from tests.support.hostile_constraints import HOSTILE
+from tests.support.waiting import await_until
 
 KIND = ConstraintKind
 BOMB = Constraint(KIND.REGEX, hostile.BOMB, field="guided_regex")
 SOUND = Constraint(KIND.CHOICE, '["yes", "no"]')
 DEFAULT = CheckLimits()
+start_process = asyncio.create_subprocess_exec
 PATIENT = CheckLimits(patience=60.0)
 """Of a machine that gives the process little of its CPU."""
 
@@ -111,10 +114,21 @@ async def test_a_killed_process_is_replaced_and_asked_again(number: signal.Signa
         assert "/c/" in asked.result().text and pid_of(checker) != before
 
 
+async def start_and_see_end(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+    """Starts a process, and returns when it has ended and its input is closed."""
+    process = await start_process(*command, **options)
+    stdin = process.stdin
+    assert stdin is not None
+    await await_until(stdin.is_closing, what="the input of the process is closed")
+    return process
+
+
+@pytest.mark.parametrize("start", [start_process, start_and_see_end])
 async def test_a_process_that_does_not_start_is_tried_again_and_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, start: Any
 ):
     """As where the package is being replaced just then: half of it is of another release."""
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     package = tmp_path / "antiphon"
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('no such name in it')")
