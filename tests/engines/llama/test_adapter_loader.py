@@ -21,6 +21,7 @@ from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent,
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.decode import Delivery
+from antiphon.engines.llama.mailboxes import deliver
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.testing import check_adapters
@@ -387,7 +388,6 @@ async def test_no_adapter_starves(models, adapters, monkeypatch):
     first, second, _ = adapters
     names = (None, first, second)
     heard: list[str | None] = []
-    deliver = engine_module.deliver
 
     def note(deliveries: list[Delivery]) -> None:
         """In the thread's order. A reader that was kept waiting reads all of its sequence at once."""
