@@ -14,7 +14,7 @@ from yarl import URL
 
 from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.pool import ConnectionPool
+from antiphon.engines.vendors.pool import ConnectionPool, VendorProtocol
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import ProviderFailed, ProviderTimeout
 from tests.support.waiting import await_until
@@ -112,15 +112,29 @@ async def test_bytes_after_an_answer_answer_no_other_request(surplus: bytes, pau
         assert vendor.requests == 3
 
 
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What came on all connections. A reset may discard what has not come."""
+    found: list[bytes] = []
+    receive = VendorProtocol.data_received
+
+    def note(protocol: VendorProtocol, data: bytes) -> None:
+        found.append(data)
+        receive(protocol, data)
+
+    monkeypatch.setattr(VendorProtocol, "data_received", note)
+    return found
+
+
 @pytest.mark.parametrize("begun", [b"H", ONE[:12], ONE[:30], b"HTTP/1.1 100 Continue\r\n\r\n"])
 @pytest.mark.parametrize("is_reset", [True, False])
-async def test_a_begun_answer_is_not_asked_again(begun: bytes, is_reset: bool):
+async def test_a_begun_answer_is_not_asked_again(begun: bytes, is_reset: bool, received: list[bytes]):
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
         if number == 1:
             writer.write(ONE)
             return
         writer.write(begun)
-        await asyncio.sleep(0.05)
+        await await_until(lambda: b"".join(received).endswith(begun), what="it has begun")
         reset(writer) if is_reset else writer.close()
 
     async with serve(answer) as vendor, connect(vendor) as provider:
@@ -130,10 +144,10 @@ async def test_a_begun_answer_is_not_asked_again(begun: bytes, is_reset: bool):
         assert vendor.requests == 2
 
 
-async def test_a_reset_breaks_a_body_without_a_length():
+async def test_a_reset_breaks_a_body_without_a_length(received: list[bytes]):
     async def answer(writer: asyncio.StreamWriter, number: int) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{}")
-        await asyncio.sleep(0.05)
+        await await_until(lambda: b"".join(received).endswith(b"{}"), what="the body has come")
         reset(writer)
 
     async with serve(answer) as vendor, connect(vendor) as provider:
