@@ -129,10 +129,10 @@ CPU = 5.0
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_costly_schema_is_read_within_bounds(name: str):
-    began = time.process_time()
+    began = time.thread_time()
     with suppress(InvalidValue, UnsupportedParameter):
         relax_schema(COSTLY[name], "f")
-    assert time.process_time() - began < CPU
+    assert time.thread_time() - began < CPU
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
+
+from tests.support.waiting import wait_until
 
 COMMIT = "a" * 40
 TOKEN = "hf_of_these_tests_only"
@@ -58,6 +60,9 @@ class Faults:
     """The connection closes normally at that byte, once."""
     reset_at: int | None = None
     """The connection is reset at that byte, each time."""
+    has_arrived: Callable[[], bool] | None = None
+    """Whether the client has read the bytes before the reset, which discards what is unread. If None, the
+    reset waits for a moment."""
     stall_at: int | None = None
     """No byte from that position on is sent until the server ends."""
     flip_at: int | None = None
@@ -178,7 +183,10 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.stall_at is not None:
             self.server.state.ended.wait(30)
             return
-        time.sleep(0.05)  # the client reads the sent bytes before the reset discards them
+        if faults.has_arrived is None:
+            time.sleep(0.05)
+        else:
+            wait_until(faults.has_arrived, what="the client has read the bytes before the reset")
         if faults.reset_at is not None:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()

@@ -47,6 +47,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with much other work may delay an answer."""
+    monkeypatch.setattr("antiphon.weights.hub.download.ANSWER_S", 50.0)
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> HubCache:
     return HubCache(tmp_path / "models")
@@ -105,7 +111,9 @@ def test_a_connection_that_hangs_up_is_gone_on_with_at_once(server: HubServer, c
 
 def test_a_download_that_was_given_up_goes_on_where_it_ended(server: HubServer, cache: HubCache, data: bytes):
     server.faults.reset_at = cut = len(data) // 3
-    message = refused(lambda: hub(server, cache).pull(MODEL, silent))
+    arrived: list[int] = []
+    server.faults.has_arrived = lambda: arrived[-1:] == [cut]
+    message = refused(lambda: hub(server, cache).pull(MODEL, lambda step: arrived.append(step.done)))
     assert "hangs up" in message and "continues the download" in message
     assert cache.find(MODEL) is None
     (left,) = cache.list_leftovers()
@@ -299,7 +307,10 @@ def test_a_second_fetcher_waits_and_fetches_nothing(server: HubServer, cache: Hu
 
 
 @pytest.mark.parametrize("ask", ["pull", "list"])
-def test_a_hub_that_never_answers_is_told_of_in_seconds(cache: HubCache, ask: str):
+def test_a_hub_that_never_answers_is_told_of_in_seconds(
+    cache: HubCache, ask: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("antiphon.weights.hub.download.ANSWER_S", ANSWER_S)
     with socket.create_server(("127.0.0.1", 0)) as silent_hub:
         endpoint = f"http://127.0.0.1:{silent_hub.getsockname()[1]}"
         hub = Hub(cache, endpoint=endpoint, pauses=(0.0,))

@@ -247,8 +247,8 @@ class Checker:
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
         """Sends a value as one frame, and returns the reply. Raises EOFError, OSError, TimeoutError or
         ValueError."""
-        if process.stdin is None or process.stdout is None:
-            raise EOFError
+        if process.stdin is None or process.stdout is None or process.stdin.is_closing():
+            raise EOFError  # the process has ended
         body = json.dumps(value).encode()
         async with asyncio.timeout(seconds):
             process.stdin.write(len(body).to_bytes(HEADER, "big") + body)

@@ -21,7 +21,11 @@ from tests.engines.random_models import SIZES
 from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import open_link, short_directory
 
-PATIENCE = 20.0
+PATIENCE = 60.0
+
+
+ENDLESS = 32_768
+"""Tokens of an answer that is not over before a test goes on."""
 
 
 class Adapting(ScriptedTokenEngine):
@@ -147,7 +151,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
     model = write_model(tmp_path / "tiny.gguf", SIZES["tiny"], "f32")
     paths = [tmp_path / "a.lora", tmp_path / "b.lora"]
     digests = [write_adapter(path, model, 4, seed, 0.5) for seed, path in enumerate(paths)]
-    spec = LoadSpec(str(model), context_length=2048, sequences=4, exact=True, threads=1)
+    spec = LoadSpec(str(model), context_length=ENDLESS, sequences=4, exact=True, threads=1)
     prompt = (TokenSegment((1, *range(300, 330))),)
 
     def wanted(adapter: str | None, tokens: int = 10) -> TokenRequest:
@@ -172,7 +176,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
                     await client.add_adapter(digest, str(file))
                 before = await answers()
                 assert len({tuple(said) for said in before}) == 3
-                async with aclosing(client.generate(wanted(digests[0], 2000))) as running:
+                async with aclosing(client.generate(wanted(digests[0], ENDLESS))) as running:
                     await anext(running)
                     host.process.kill()
                     with pytest.raises(EngineDied):

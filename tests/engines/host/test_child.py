@@ -20,19 +20,23 @@ def anyio_backend() -> str:
 
 
 SPEAKER = """
-import sys, time
-from antiphon.engines.host.control import StatusPipe
-pipe = StatusPipe(int(sys.stdin.readline()))
+import os, sys, time
+from antiphon.engines.host.control import ChildState, Status, StatusPipe
+from antiphon.processes.ipc import to_line
+number = int(sys.stdin.readline())
+pipe = StatusPipe(number)
+both = to_line(Status(ChildState.ALIVE)) + to_line(Status(ChildState.READY))
 for word in sys.argv[1]:
     pauses = {".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}
-    ({"r": pipe.report_ready, "a": pipe.report_alive} | pauses)[word]()
+    words = {"r": pipe.report_ready, "a": pipe.report_alive, "b": lambda: os.write(number, both)}
+    (words | pauses)[word]()
 """
 
 
 @asynccontextmanager
 async def speaking(words: str) -> AsyncIterator[Child]:
-    """A child that says it is ready (r) and alive (a), and is silent for a fifth of a second (.) or a
-    minute (_)."""
+    """A child that says it is ready (r) or alive (a), or first alive and then ready in one breath (b), and is
+    silent for a fifth of a second (.) or a minute (_)."""
     command = [sys.executable, "-c", SPEAKER, words]
     child = await start_child(command, lambda number: b"%d\n" % number, os.environ)
     try:
@@ -66,7 +70,7 @@ async def test_one_that_keeps_its_word_is_left_alone():
 
 
 async def test_one_that_is_stopped_is_ended_too():
-    async with speaking("ar" + ".a" * 100) as child:
+    async with speaking("b" + ".a" * 100) as child:
         reports = child.read_reports(0.2)
         assert (await anext(reports)).state is ChildState.READY
         os.kill(child.pid, signal.SIGSTOP)

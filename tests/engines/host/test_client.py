@@ -378,7 +378,7 @@ async def test_what_one_caller_sends_leaves_as_much_room_to_others() -> None:
             return type(error)
         return None
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(6 * PATIENCE):  # many megabytes are encoded
         with short_directory() as place:
             path = str(place / "0.sock")
             async with pretending(place / "0.sock", behave), open_host_engine(path, "x") as client:

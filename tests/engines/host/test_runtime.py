@@ -99,7 +99,8 @@ def test_no_place_at_all_is_a_sentence() -> None:
         find_usable_base(["", "/missing"])
 
 
-def test_a_child_waits_for_the_lock_and_removes_the_directory() -> None:
+def test_a_child_waits_for_the_lock_and_removes_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.engines.host.runtime.PATIENCE", 50.0)
     with short_directory() as base:
         place = base / "antiphon-0123abcd"
         place.mkdir()

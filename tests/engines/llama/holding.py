@@ -93,6 +93,34 @@ async def load_stepped(
         await engine.aclose()
 
 
+class PacedClock:
+    """A clock each look of the decode thread at which waits for a turn of the event loop. So a sequence that
+    a test wants to outlast something does not end while the loop is kept from going on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self) -> float:
+        if threading.current_thread().name == DECODE_THREAD:
+            turned = threading.Event()
+            self._loop.call_soon_threadsafe(turned.set)
+            if not turned.wait(PATIENCE):
+                raise TimeoutError("the event loop does not go on")
+        return time.monotonic()
+
+
+@asynccontextmanager
+async def load_paced(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
+    """An engine whose decode thread is never far ahead of the event loop."""
+    engine = LlamaTokenEngine(PacedClock())
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
+    await engine.load(LoadSpec(str(path), **(defaults | spec)))
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
 def get_load(engine: LlamaTokenEngine) -> Load:
     """Its counters, also while the decode thread is held."""
     return engine._get_loop().measure_load()

@@ -20,13 +20,15 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
+from antiphon.engines.llama.decode import Delivery
+from antiphon.engines.llama.mailboxes import deliver
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header
 from benchmarks.make_adapter import write, write_adapter
 from tests.engines.llama.conftest import loaded
-from tests.engines.llama.holding import load_stepped, wait_until_submitted
+from tests.engines.llama.holding import PATIENCE, load_stepped, wait_until_submitted
 from tests.engines.random_models import SIZES
 from tests.support.model_files import CANTOR
 
@@ -120,14 +122,20 @@ async def hold_apart(models: Path, adapters: dict[str, str], spec: dict[str, Any
     names: tuple[str | None, ...] = (None, first, second)
     expected = {name: await fresh(models, name, adapters, **spec) for name in names}
     assert len({tuple(said.tokens) for said in expected.values()}) == 3, "the adapters say different things"
-    async with loaded(models / "tiny-f32.gguf", **spec) as engine:
+    async with load_stepped(models / "tiny-f32.gguf", 0.001, **spec) as (engine, clock):
         for digest in (first, second):
             await engine.add_adapter(digest, adapters[digest])
-        for name in (first, None, second, None, first, second, first, None):
+        alone = (first, None, second, None, first, second, first, None)
+        for name in alone:
             said = await say(engine, request(adapter=name))
             assert near(said, expected[name], tolerance), "one after another"
         order = [names[(place * 5) % 3] for place in range(12)]
-        together = await asyncio.gather(*(say(engine, request(adapter=name)) for name in order))
+        clock.hold()  # the thread hears of all at once, and its clock is its own: equal turns at any speed
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(say(engine, request(adapter=name))) for name in order]
+            await wait_until_submitted(engine, len(alone) + len(order))
+            clock.release()
+        together = [task.result() for task in tasks]
         for name, said in zip(order, together, strict=True):
             assert near(said, expected[name], tolerance), "at once"
         assert sum(said.cached > 0 for said in together) >= 9, "each finds what it said before"
@@ -375,11 +383,20 @@ async def test_a_file_that_was_changed_is_not_read_again(models, adapters, tmp_p
 # --- turns
 
 
-async def test_no_adapter_starves(models, adapters):
+async def test_no_adapter_starves(models, adapters, monkeypatch):
     """Two adapters and the base model, two streams each: each goes on while the others do."""
     first, second, _ = adapters
     names = (None, first, second)
     heard: list[str | None] = []
+
+    def note(deliveries: list[Delivery]) -> None:
+        """In the thread's order. A reader that was kept waiting reads all of its sequence at once."""
+        heard.extend(
+            stream.sequence.request.adapter for stream, event in deliveries if isinstance(event, Steps)
+        )
+        deliver(deliveries)
+
+    monkeypatch.setattr(engine_module, "deliver", note)
     # Each look at the clock is a turn later, so that steps alone count.
     async with load_stepped(models / "tiny-f32.gguf", 0.1, sequences=6, threads=1, quantum=4) as (
         engine,
@@ -387,15 +404,10 @@ async def test_no_adapter_starves(models, adapters):
     ):
         for digest in (first, second):
             await engine.add_adapter(digest, adapters[digest])
-
-        async def note(name: str | None) -> None:
-            async for event in engine.generate(request(PROMPT[:20], 150, adapter=name)):
-                heard.extend([name] * isinstance(event, Steps))
-
         clock.hold()
         async with asyncio.TaskGroup() as group:
             for name in names * 2:
-                group.create_task(note(name))
+                group.create_task(say(engine, request(PROMPT[:20], 150, adapter=name)))
             await wait_until_submitted(engine, 6)
             clock.release()
     window = len(heard) // 3
@@ -428,7 +440,7 @@ async def test_constraints_hold_while_adapters_take_turns(tmp_path):
 async def test_the_contract_is_kept_with_adapters(models, adapters, layout):
     tolerance = 0.0 if layout == "exact" else 0.05
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
-        await check_adapters(engine, adapters, tolerance=tolerance)
+        await check_adapters(engine, adapters, tolerance=tolerance, patience=PATIENCE)
 
 
 async def test_the_kit_finds_a_cache_that_ignores_adapters(models, adapters, monkeypatch):

@@ -164,6 +164,24 @@ class Bench:
         self.loop.submit(stream)
         return stream
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The thread waits until the block is over. Then it hears at once of all that was submitted in it."""
+        over = threading.Event()
+
+        def hold() -> None:
+            assert over.wait(PATIENCE)
+
+        self.loop.inbox.put(hold)
+        try:
+            yield
+        finally:
+            over.set()
+
+    def wait_for_free_cells(self) -> None:
+        """The thread tells of a sequence's end, and frees its cells before it computes anything else."""
+        wait(lambda: not any(tuple(self.context.cells.values())))
+
     def all_of(self, stream: SequenceStream) -> list[object]:
         """Everything said of the stream, once it has ended."""
         with self.news:
@@ -221,7 +239,7 @@ def test_a_sequence_is_told_from_start_to_end(exact):
         load = made.loop.measure_load()
         assert (load.running, load.queued, load.free_sequences, load.cells_used) == (0, 0, 4, 0)
         assert (load.prefill_tokens, load.decoded_tokens) == (20, 1)
-        assert not any(made.context.cells.values())
+        made.wait_for_free_cells()
 
 
 def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
@@ -239,7 +257,7 @@ def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
         made.loop.close(stream)
         assert made.error(stream) is None
         assert made.tokens(stream) == []
-        assert not any(made.context.cells.values())
+        made.wait_for_free_cells()
 
 
 def test_closing_one_of_several_that_only_decode_aborts_nothing():
@@ -253,7 +271,8 @@ def test_closing_one_of_several_that_only_decode_aborts_nothing():
         return DecodeStatus.DONE
 
     with bench(answer=slow) as made:
-        leaver, other = made.submit(1, max_tokens=7), made.submit(1, max_tokens=7)
+        with made.held():
+            leaver, other = made.submit(1, max_tokens=7), made.submit(1, max_tokens=7)
         assert entered.wait(PATIENCE)
         made.loop.close(leaver)
         assert not made.context.flag
@@ -358,7 +377,7 @@ def test_a_failed_batch_ends_its_sequences_and_no_others():
         bad, good = made.submit(7), made.submit(4, max_tokens=2)
         assert isinstance(made.error(bad), EngineError)
         assert made.tokens(good) == [3, 4]
-        assert not any(made.context.cells.values())
+        made.wait_for_free_cells()
 
 
 def test_no_room_is_a_failure_that_is_told():
@@ -369,7 +388,8 @@ def test_no_room_is_a_failure_that_is_told():
 def test_logits_that_are_no_numbers_end_one_sequence_only():
     with bench() as made:
         made.context.broken = {1}
-        good, bad = made.submit(4, max_tokens=2), made.submit(4)
+        with made.held():
+            good, bad = made.submit(4, max_tokens=2), made.submit(4)
         assert isinstance(made.error(bad), EngineError)
         assert made.tokens(good) == [3, 4]
 
@@ -385,8 +405,9 @@ def test_a_defect_of_the_thread_ends_all_and_refuses_new_ones():
         return crash(context)
 
     with bench(answer=later) as made:
-        running = [made.submit(4) for _ in range(4)]
-        waiting = made.submit(4)
+        with made.held():
+            running = [made.submit(4) for _ in range(4)]
+            waiting = made.submit(4)
         wait(lambda: made.loop.measure_load().queued == 1)
         release.set()
         assert all(isinstance(made.error(stream), EngineDied) for stream in running)
@@ -407,7 +428,8 @@ def test_stopping_ends_every_sequence():
         return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
-        streams = [made.submit(8) for _ in range(6)]
+        with made.held():
+            streams = [made.submit(8) for _ in range(6)]
         assert entered.wait(PATIENCE)
         made.loop.stop()
         assert [type(made.error(stream)) for stream in streams] == [EngineDied] * 4 + [EngineUnavailable] * 2
@@ -495,7 +517,8 @@ def test_without_room_for_two_they_run_one_after_the_other():
         return DecodeStatus.NO_ROOM if len({slot for slot, *_ in context.rows}) > 1 else DecodeStatus.DONE
 
     with bench(exact=False, answer=narrow) as made:
-        streams = [made.submit(3, max_tokens=4) for _ in range(3)]
+        with made.held():
+            streams = [made.submit(3, max_tokens=4) for _ in range(3)]
         assert [made.tokens(stream) for stream in streams] == [[2, 3, 4, 5]] * 3
         for stream in streams:
             assert sum(isinstance(event, SequenceStarted) for event in made.heard[stream]) == 1
@@ -517,7 +540,7 @@ def test_either_of_two_that_share_a_prompt_can_leave():
         assert made.error(family[0]) is None and made.error(family[1]) is None
         release.set()
         assert made.tokens(family[2]) == [9]
-        assert not any(made.context.cells.values())
+        made.wait_for_free_cells()
 
 
 def test_scores_come_in_parts_and_then_the_first_token():
@@ -569,7 +592,8 @@ def adapted(exact: bool = False, **changes: Any) -> Iterator[Bench]:
 
 def test_the_library_is_told_of_an_adapter_only_when_it_changes():
     with adapted(quantum=2) as made:
-        streams = [made.submit(4, 5, adapter=adapter) for adapter in (None, "a", "b")]
+        with made.held():
+            streams = [made.submit(4, 5, adapter=adapter) for adapter in (None, "a", "b")]
         assert [len(made.tokens(stream)) for stream in streams] == [5, 5, 5]
         switched = made.context.switched
         assert 3 <= len(switched) < len(made.context.calls)
@@ -596,7 +620,7 @@ def test_after_an_unsound_adapter_all_is_computed_on_clean_cells(exact):
         error = made.error(bad)
         assert isinstance(error, EngineError) and "no numbers" in error.message
         made.context.broken_adapter = False
-        assert made.context.cleared == 1
+        wait(lambda: made.context.cleared == 1)  # after the error was told, and before the next call
         again = made.submit(20, adapter="a")
         assert isinstance(made.error(again), EngineError), "it is not tried again"
         assert made.context.cleared == 1

@@ -27,6 +27,7 @@ from tests.engines.llama.holding import (
     Halt,
     get_context,
     get_load,
+    load_paced,
     load_stepped,
     take_event,
     wait_until_submitted,
@@ -183,8 +184,9 @@ async def test_parts_of_a_long_text_are_pooled_to_the_whole(tmp_path: Path) -> N
 
 
 async def test_the_engine_keeps_the_contract(encoders: Path) -> None:
-    async with embedding(encoders / "MEAN-F16.gguf", queue=16, queue_per_actor=16) as engine:
-        await check_embedding_engine(engine, tolerance=2e-3, queue=16)
+    spec: dict[str, Any] = {"context_length": None, "queue": 16, "queue_per_actor": 16}
+    async with load_paced(encoders / "MEAN-F16.gguf", **spec) as engine:
+        await check_embedding_engine(engine, tolerance=2e-3, patience=PATIENCE, queue=16)
 
 
 async def test_short_requests_do_not_wait_for_a_large_one(encoders: Path) -> None:

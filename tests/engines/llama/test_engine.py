@@ -28,7 +28,15 @@ from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
 from antiphon.testing import check_token_engine
 from tests.engines.llama.conftest import loaded
-from tests.engines.llama.holding import PATIENCE, Halt, get_context, get_load, load_stepped, take_event
+from tests.engines.llama.holding import (
+    PATIENCE,
+    Halt,
+    get_context,
+    get_load,
+    load_paced,
+    load_stepped,
+    take_event,
+)
 from tests.support.model_files import CANTOR
 
 CLOSE = 0.05
@@ -57,13 +65,13 @@ async def say(engine: LlamaTokenEngine, wanted: TokenRequest) -> Said:
 async def test_the_contract_is_kept(models, kind, layout):
     exact = layout == "exact"
     spread = KVLayout.STREAMS if exact else KVLayout(layout)
-    async with loaded(models / f"tiny-{kind}.gguf", exact=exact, layout=spread) as engine:
-        await check_token_engine(engine, tolerance=0.0 if exact else CLOSE)
+    async with load_paced(models / f"tiny-{kind}.gguf", exact=exact, layout=spread) as engine:
+        await check_token_engine(engine, tolerance=0.0 if exact else CLOSE, patience=PATIENCE)
 
 
 async def test_the_contract_is_kept_with_cantor():
-    async with loaded(CANTOR, exact=True, queue=24, queue_per_actor=16) as engine:
-        await check_token_engine(engine, queue=24, queue_per_actor=16)
+    async with load_paced(CANTOR, exact=True, queue=24, queue_per_actor=16) as engine:
+        await check_token_engine(engine, patience=PATIENCE, queue=24, queue_per_actor=16)
 
 
 def crowd(vocabulary: int) -> list[TokenRequest]:

@@ -16,6 +16,7 @@ from antiphon.errors import ModelFileError
 from antiphon.testing import check_embedding_engine
 from antiphon.weights.gguf import read_header
 from tests.engines.llama.conftest import loaded
+from tests.engines.llama.holding import PATIENCE
 from tests.support.model_files import ROWS, copy_with_pooling, make_head, write_reranker
 
 
@@ -57,7 +58,7 @@ async def test_scores_are_those_of_the_head(reranker: Path, tmp_path: Path) -> N
 
 async def test_a_reranker_keeps_the_contract_of_vectors(reranker: Path) -> None:
     async with loaded(reranker, context_length=None) as engine:
-        await check_embedding_engine(engine, tolerance=0.05)
+        await check_embedding_engine(engine, tolerance=0.05, patience=PATIENCE)
 
 
 async def test_a_pair_has_the_tokens_of_a_text_and_a_separator(reranker: Path) -> None:

@@ -24,9 +24,22 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.errors import ContextLengthExceeded, EngineBusy, InvalidValue, LoadError, Overloaded
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    EngineBusy,
+    InvalidValue,
+    LoadError,
+    Overloaded,
+)
 from tests.engines.llama.conftest import loaded
-from tests.engines.llama.holding import StepClock, get_load, load_stepped, wait_until_submitted
+from tests.engines.llama.holding import (
+    StepClock,
+    get_load,
+    load_stepped,
+    take_event,
+    wait_until_submitted,
+)
 from tests.support.model_files import CANTOR
 
 TALE = "Once upon a time there was a small dragon who lived under a hill and counted the stars every night. "
@@ -183,31 +196,36 @@ async def test_the_queue_has_bounds(models):
     spec = {"context_length": 2048, "sequences": 1, "queue": 3, "queue_per_actor": 2}
     endless = request((1, 300), 2000, actor="a", group="g")
     endless = replace(endless, sampling=replace(endless.sampling, ignore_eos=True))
-    async with (
-        loaded(models / "small.gguf", **spec) as engine,
-        aclosing(engine.generate(endless)) as running,
-        asyncio.TaskGroup() as group,
-    ):
-        await anext(running)
+    async with load_stepped(models / "small.gguf", **spec) as (engine, clock):
+        async with asyncio.TaskGroup() as group, aclosing(engine.generate(endless)) as running:
+            clock.hold()
+            start = group.create_task(take_event(running))
+            await clock.run_until(start.done)
 
-        async def queue(**more) -> None:
-            group.create_task(say(engine, request((1, 300), 1, **more)))
-            await asyncio.sleep(0)
+            async def queue(**more) -> None:
+                group.create_task(say(engine, request((1, 300), 1, **more)))
+                await asyncio.sleep(0)
 
-        await queue(actor="a")
-        await queue(actor="a")
-        with pytest.raises(Overloaded) as refused:
-            await say(engine, request((1,), 1, actor="a"))
-        assert refused.value.retry_after is not None and refused.value.retry_after >= 1
-        await queue(actor="b")
-        with pytest.raises(EngineBusy):
-            await say(engine, request((1,), 1, actor="c"))
-        await queue(actor="c", group="g", choice=1)
-        assert (await engine.info()).load.queued == 4
-        await running.aclose()
-        while (load := (await engine.info()).load).admitted < 5:
-            await asyncio.sleep(0.01)
-        assert load.refused == 2 and sum(load.queue_seconds.counts) == 5
+            async def refuse(kind: type[AntiphonError], actor: str) -> float | None:
+                with pytest.raises(kind) as refused:
+                    await say(engine, request((1,), 1, actor=actor))
+                return refused.value.retry_after
+
+            await queue(actor="a")
+            await queue(actor="a")
+            overloaded = group.create_task(refuse(Overloaded, "a"))
+            await clock.run_until(overloaded.done)
+            retry_after = overloaded.result()
+            assert retry_after is not None and retry_after >= 1
+            await queue(actor="b")
+            busy = group.create_task(refuse(EngineBusy, "c"))
+            await clock.run_until(busy.done)
+            await queue(actor="c", group="g", choice=1)
+            await clock.run_until(lambda: get_load(engine).queued == 4)
+            clock.release()
+            await running.aclose()
+        load = (await engine.info()).load
+        assert (load.admitted, load.refused, sum(load.queue_seconds.counts)) == (5, 2, 5)
 
 
 async def test_an_adapter_that_is_not_loaded_is_refused(models):

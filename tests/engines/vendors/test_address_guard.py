@@ -58,7 +58,7 @@ def build(url: str, allows_private: bool = False, **options: object) -> Provider
 async def send(provider: Provider) -> int:
     """The status of a request. Raises a ProviderError."""
     try:
-        response = await provider.send(CALL, asyncio.get_running_loop().time() + 10)
+        response = await provider.send(CALL, asyncio.get_running_loop().time() + 50)
         await response.read()
         await provider.remove_user()
         return response.status

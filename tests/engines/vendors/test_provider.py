@@ -69,6 +69,13 @@ async def read(provider: Provider, model: str = "fake", is_buffered: bool = Fals
         return "".join([event.text async for event in events if isinstance(event, TextDelta)])
 
 
+async def hear(provider: Provider, model: str, words: list[str]) -> None:
+    """Adds the parts of an answer to `words`, also of one that breaks."""
+    async with stream(provider, model) as events:
+        async for event in events:
+            words += [event.text] if isinstance(event, TextDelta) else []
+
+
 @pytest.mark.parametrize("is_buffered", [True, False])
 async def test_a_connection_is_used_again(upstream: ScriptedUpstream, is_buffered: bool):
     async with connect(upstream) as provider:
@@ -77,6 +84,13 @@ async def test_a_connection_is_used_again(upstream: ScriptedUpstream, is_buffere
         assert upstream.connections <= 2  # nobody waits for the end of a stream's body
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late a closed connection is noticed, it counts as noticed at once."""
+    monkeypatch.setattr("antiphon.engines.vendors.provider.STALE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("is_buffered", [True, False])
 async def test_a_connection_that_closes_as_we_ask_is_replaced(upstream: ScriptedUpstream, is_buffered: bool):
     async with connect(upstream) as provider:
@@ -86,6 +100,7 @@ async def test_a_connection_that_closes_as_we_ask_is_replaced(upstream: Scripted
         assert upstream.connections == 3
 
 
+@pytest.mark.usefixtures("patient")
 async def test_several_stale_connections_are_replaced(upstream: ScriptedUpstream):
     async with connect(upstream) as provider:
         for _ in range(2):
@@ -119,16 +134,23 @@ async def test_what_broke_late_is_not_asked_again(upstream: ScriptedUpstream):
         assert len(upstream.requests) == 2
 
 
-async def test_nobody_waits_for_the_end_of_a_complete_stream(upstream: ScriptedUpstream):
-    async with connect(upstream, chunk_timeout=0.2) as provider:
+async def test_nobody_waits_for_the_end_of_a_complete_stream(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+):
+    """The vendor never ends it, so who waits for the end waits for a minute."""
+    async with connect(upstream, chunk_timeout=60) as provider:
+        monkeypatch.setattr("antiphon.engines.vendors.stall_watch.LAST_BYTES_S", 120.0)
         began = time.monotonic()
         assert await read(provider, "fake-stall-at-after-done") == "".join(WORDS)
-        assert time.monotonic() - began < 0.2
+        assert time.monotonic() - began < 60
         assert upstream.open == 1
-        await await_until(lambda: upstream.open == 0, 2, "the stalled connection is closed")
+        monkeypatch.undo()
+        assert await read(provider, "fake-stall-at-after-done") == "".join(WORDS)
+        await await_until(lambda: upstream.open == 1, what="the second stalled connection is closed")
 
 
 async def test_a_slow_reader_is_no_stall_of_the_vendor(upstream: ScriptedUpstream):
+    upstream.is_at_once = True  # the vendor is not late, however busy the machine is
     async with connect(upstream, chunk_timeout=0.1) as provider, stream(provider, "fake") as events:
         words = []
         async for event in events:
@@ -139,12 +161,13 @@ async def test_a_slow_reader_is_no_stall_of_the_vendor(upstream: ScriptedUpstrea
 
 
 async def test_the_first_content_has_its_own_time(upstream: ScriptedUpstream):
-    upstream.pace = 0.3  # the role comes at once, and the first word after it
-    async with connect(upstream, chunk_timeout=0.1, first_byte_timeout=5) as provider:
-        words = []
+    upstream.pace = 0.3  # between the head, the role and the first word, after which nothing comes
+    async with connect(upstream, chunk_timeout=0.1, first_byte_timeout=60) as provider:
+        words: list[str] = []
         with pytest.raises(ProviderBroken):
-            async with stream(provider, "fake") as events:
-                words += [event.text async for event in events if isinstance(event, TextDelta)]
+            await hear(provider, "fake-stall-at-mid-chunk", words)
+        assert words == [WORDS[0]]
+    upstream.pace = 60.0
     async with connect(upstream, chunk_timeout=0.1, first_byte_timeout=0.2) as provider:
         with pytest.raises(ProviderTimeout):
             await read(provider)
@@ -155,24 +178,26 @@ async def test_the_first_content_has_its_own_time(upstream: ScriptedUpstream):
 async def test_a_request_that_is_left_closes_its_connection(
     upstream: ScriptedUpstream, model: str, is_buffered: bool
 ):
-    upstream.pace = 0.2
-    async with connect(upstream) as provider:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await read(provider, model, is_buffered)
-        assert len(upstream.requests) == 1
-        await await_until(lambda: upstream.left == 1, 1, "the connection is closed")
-        assert upstream.open == 0
+    upstream.pace = 600.0
+    async with connect(upstream, chunk_timeout=600) as provider:
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(read(provider, model, is_buffered))
+            await await_until(lambda: upstream.requests, what="the vendor is asked")
+            await asyncio.sleep(0.1)  # the answer may begin
+            asking.cancel()
+        assert asking.cancelled() and len(upstream.requests) == 1
+        await await_until(lambda: upstream.left == 1 and upstream.open == 0, what="the connection is closed")
 
 
 async def test_a_request_that_waits_for_a_connection_is_never_sent(upstream: ScriptedUpstream):
-    upstream.pace = 0.05
+    upstream.pace = 1.0  # the answer, of which nobody reads, does not end meanwhile
     async with connect(upstream, connections=1) as provider:
         async with stream(provider, "fake") as events:
             await anext(events)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await read(provider)
+            upstream.pace = 0.0
             assert [event async for event in events][-1:]
         assert await read(provider) == "".join(WORDS)
         assert len(upstream.requests) == 2 and upstream.connections == 1

@@ -52,10 +52,11 @@ async def send(address: str, ca_file: Path | None) -> bytes:
         ("authorization", "Bearer "),
         allows_private=True,
         ca_file=None if ca_file is None else str(ca_file),
+        connect_timeout=50,
     )
     provider = Provider(options, OpenAIUpstream(), lambda: "key")
     try:
-        response = await provider.send(CALL, asyncio.get_running_loop().time() + 10)
+        response = await provider.send(CALL, asyncio.get_running_loop().time() + 50)
         return await response.read()
     finally:
         await provider.aclose()
@@ -121,7 +122,7 @@ def test_who_leaves_ends_the_vendors_stream_at_once(run: Callable[..., None], tm
         response = await provider.send(CALL, asyncio.get_running_loop().time() + 60)
         assert await response.read_part()
         response.close()
-        assert await asyncio.to_thread(is_left.wait, 10), "an orderly end of TLS takes 30 seconds"
+        assert await asyncio.to_thread(is_left.wait, 25), "an orderly end of TLS takes 30 seconds"
         await provider.remove_user()
         await provider.aclose()
 

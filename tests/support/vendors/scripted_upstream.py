@@ -93,6 +93,8 @@ class ScriptedUpstream:
     """The status of the answers to requests for vectors."""
     redirect: str = "http://127.0.0.1:9/stolen"
     """The address that redirects name, which must not be asked."""
+    is_at_once: bool = False
+    """Whether an answer without a fault is sent in one piece."""
     thinking: float = 0.0
     """Seconds before an answer begins."""
     connections: int = 0
@@ -165,6 +167,8 @@ class ScriptedUpstream:
         kind = "text/event-stream" if options.is_streamed else "application/json"
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
         frames = [head, *map(frame, parts), END]
+        if self.is_at_once and not fault:
+            frames = [b"".join(frames)]
         fault_index = find_place(shape, fault[2], options.is_streamed, len(frames)) if fault else len(frames)
         for index, part in enumerate(frames[:fault_index]):
             if options.model == "fake-missing-finish" and index == len(frames) - 2:
@@ -349,7 +353,7 @@ def serve_upstream() -> Iterator[ScriptedUpstream]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(50)
     try:
         yield upstream
     finally:
