@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
@@ -115,7 +115,7 @@ def serve_engine(
             Model("org/scripted", (ModelRoute(engine),), 1_700_000_000),
         )
     )
-    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    verifiers: tuple[TokenVerifier, ...] = (SettingsKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
     edge = AppState(

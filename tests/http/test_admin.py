@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.auth.keyring import Keyring, ServiceKey
+from antiphon.auth.keyring import Keyring, SettingsKey
 from antiphon.auth.secrets import Pepper, generate_key
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
@@ -111,7 +111,7 @@ async def keyed(folder, engine=None, **how):
         edge = replace(
             plain.edge,
             in_flight=ongoing,
-            verifiers=(ServiceKey(KEY, is_only_key=False), ring),
+            verifiers=(SettingsKey(KEY, is_only_key=False), ring),
             keys_on=True,
             tokens=AccessTokens(tenants, changes, pepper),
             admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),

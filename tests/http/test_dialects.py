@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.base import (
     Description,
     DialectDefaults,
@@ -76,7 +76,7 @@ class Upload(Flat):
 
 def edge_with(engine=None, key=None, others=None, **settings):
     models = ModelRegistry((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
-    verifiers = (ServiceKey(key),) if key else ()
+    verifiers = (SettingsKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
     return AppState(
         pipeline,

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from antiphon.auth.base import RequestedScope
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
@@ -435,7 +435,7 @@ class Confined:
 
 
 async def test_a_key_for_some_models_sees_and_changes_no_others(tmp_path, base, hub):
-    knowing = (ServiceKey(KEY), Confined())
+    knowing = (SettingsKey(KEY), Confined())
     async with calling(tmp_path, base, hub=hub.url, models=("m", "n"), knowing=knowing) as caller:
         caller.http.headers["authorization"] = f"Bearer {KEY}"
         for name in ("mine", "theirs"):

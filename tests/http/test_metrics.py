@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.models import Histogram, Load
 from antiphon.engines.base import EngineState
@@ -54,7 +54,7 @@ async def counted():
         models,
         OpenAI(),
         ServerSettings(),
-        (ServiceKey(KEY),),
+        (SettingsKey(KEY),),
         metrics=metrics,
     )
     async with serving_edge(edge) as (port, connections):

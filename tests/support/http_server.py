@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
@@ -243,7 +243,7 @@ async def serving(
     """Runs a server with one model `m`; it is aborted at the end of the context."""
     scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
     models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(Fireworks.aliases))
-    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    verifiers: tuple[TokenVerifier, ...] = (SettingsKey(key),) if key else ()
     server_settings = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)

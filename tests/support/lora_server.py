@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
@@ -155,7 +155,7 @@ async def lending(
     }
     adapters = AdapterRegistry(models_registry, targets, clock, metrics)
     hub_adapters = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,), run=run)
-    verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
+    verifiers: tuple[TokenVerifier, ...] = (*knowing, *([SettingsKey(key)] if key else []))
     pipeline = Pipeline(models_registry, metrics, restart_patience=0.0)
     edge = AppState(pipeline, models_registry, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
     deployments = Deployments(models_registry, adapters, hub_adapters, clock)

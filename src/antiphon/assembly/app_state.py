@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -190,7 +190,7 @@ def build_app_state(
 ) -> AppState:
     """Builds the application's state. `tenancy` and `accounting` are None if keys are off."""
     key, coordinator = settings.server.api_key, node.coordinator
-    verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=tenancy is None)] if key else []
+    verifiers: list[TokenVerifier] = [SettingsKey(key, is_only_key=tenancy is None)] if key else []
     verifiers += [tenancy.keyring] if tenancy else []
     issuer = build_single_sign_on(settings.oidc, tenancy, clock) if tenancy else None
     verifiers += [issuer] if issuer else []

@@ -2,7 +2,7 @@
 
 A key is found by its digest. An invalid key can be unknown, revoked or expired, or belong to an archived
 project or a disabled user. The message and the duration are the same in all these cases, so they reveal
-nothing. `ServiceKey` verifies the single key of ANTIPHON_API_KEY.
+nothing. `SettingsKey` verifies the single key of ANTIPHON_API_KEY.
 """
 
 import hmac
@@ -60,7 +60,7 @@ class Keyring:
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         """Returns the actor of a valid key; None if the token does not start like a key. Raises
-        AuthenticationFailed and PermissionDenied."""
+        AuthenticationFailed, PermissionDenied, and MissingParameter if the scope lacks a project."""
         if not token.startswith(PREFIX):
             return None
         digest = self._pepper.digest(token)
@@ -191,7 +191,7 @@ SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
 """The actor of ANTIPHON_API_KEY, without administrative rights."""
 
 
-class ServiceKey:
+class SettingsKey:
     """The `TokenVerifier` of the key in ANTIPHON_API_KEY. It compares digests, whose secret is new in each
     process."""
 

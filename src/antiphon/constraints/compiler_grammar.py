@@ -1,4 +1,5 @@
-"""Writes grammars for the compiler: for JSON schemas, for groups of tool calls, and for preludes."""
+"""Parts of grammars that llguidance writes itself, or in its notation: lowered JSON schemas, groups of tool
+calls, and preludes. `grammar_builder` writes the whole grammar."""
 
 import json
 import re

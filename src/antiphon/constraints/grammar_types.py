@@ -153,7 +153,7 @@ class JsonPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The compiled form of one constraint."""
+    """The grammar of one constraint, not yet compiled."""
 
     text: str
     """The grammar in the compiler's notation."""

@@ -155,7 +155,7 @@ class Authenticator:
         return actor
 
     async def _require_actor(self, request: Request) -> Actor:
-        """Returns the actor of the credential. Raises AuthenticationFailed."""
+        """Returns the actor of the credential. Raises the errors of `authenticate`."""
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token, requested_scope = read_credential(request.headers), read_scope(request.headers)

@@ -19,8 +19,8 @@ class Limiter(Protocol):
         reserves in all limits or in none. `claim`: an id that no other request uses. Returns the status of
         each limit, in their order.
 
-        Raises RateLimited or BudgetExceeded with the limit that has no room, or LimitsUnavailable if the
-        usage cannot be read.
+        Raises RateLimited or BudgetExceeded with the limit that has no room, LargerThanLimit with the limit
+        that the amounts exceed even unused, or LimitsUnavailable if the usage cannot be read.
         """
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:

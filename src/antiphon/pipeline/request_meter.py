@@ -106,7 +106,8 @@ class RequestMeter:
 
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
         """Reserves what the request needs on a route, and writes the intent to the ledger. A later route
-        reserves only the missing part. Raises the error of a limit that is too small."""
+        reserves only the missing part. Raises the errors of `Reservation.reserve`, and
+        LedgerFull."""
         if route is not self._route or len(self._model.routes) > 1:
             self._route = route
             self._set_price()

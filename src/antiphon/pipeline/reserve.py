@@ -238,7 +238,7 @@ class Reservation:
     async def reserve(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
         """Reserves the prompt, the output and their cost. `is_bounded`: whether the caller limited the
         output; if so, the whole output is reserved. If not, one step of output is reserved, or as much of the
-        step as the limits allow."""
+        step as the limits allow. Raises the errors of `Limiter.reserve`."""
         if self.granted_tokens == UNLIMITED:
             return None
         self._prompt_tokens, self._max_output_tokens = size.prompt_tokens, size.output_tokens

@@ -20,7 +20,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.host.frames import (
-    TO_GATEWAY,
+    TO_CLIENT,
     TO_HOST,
     CancelCall,
     ErrorReply,
@@ -28,7 +28,7 @@ from antiphon.engines.host.frames import (
     GenerateCall,
     StartedReply,
     StepsReply,
-    ToGateway,
+    ToClient,
     ToHost,
     TokenizePiecesCall,
 )
@@ -69,8 +69,8 @@ def frames(*groups: list[Frame]) -> list[bytes]:
     return [writer.encode_frame([writer.encode_message(message) for message in group]) for group in groups]
 
 
-def gateway() -> FrameReader[ToGateway]:
-    return FrameReader(TO_GATEWAY)
+def gateway() -> FrameReader[ToClient]:
+    return FrameReader(TO_CLIENT)
 
 
 def host() -> FrameReader[ToHost]:

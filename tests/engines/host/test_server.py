@@ -10,7 +10,7 @@ import pytest
 from antiphon.domain.models import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import open_host_engine
-from antiphon.engines.host.frames import TO_GATEWAY, AbsenceNotice, CancelCall, GenerateCall, StepsReply
+from antiphon.engines.host.frames import TO_CLIENT, AbsenceNotice, CancelCall, GenerateCall, StepsReply
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
 from antiphon.processes.ipc import HEADER, MAX_FRAME, FrameReader, Hello
@@ -89,7 +89,7 @@ async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None
         await load_when(engine, running=2)
         peer.send(CancelCall(1), CancelCall(77))
         await load_when(engine, running=1)
-        heard = FrameReader(TO_GATEWAY)
+        heard = FrameReader(TO_CLIENT)
         calls = []
         async with asyncio.timeout(PATIENCE):
             async for group in messages(peer, heard):
@@ -104,7 +104,7 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
     async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
         peer.send(HELLO, *(GenerateCall(number, build_request()) for number in range(1, 17)))
-        reader = FrameReader(TO_GATEWAY)
+        reader = FrameReader(TO_CLIENT)
         for _ in range(5):
             while engine.waiting < 16:
                 await asyncio.sleep(0)

@@ -1,9 +1,10 @@
-"""The gateway's client of an engine in another process: a `TokenEngine` whose every call crosses the socket.
+"""The client of an engine in another process: a `TokenEngine` whose every call crosses the socket.
 
 The client connects by itself, and connects again after the host's process died. A lost connection
-ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineUnavailable, and
-so does a new call without a connection. The client starts no process and keeps no vocabulary in memory; its
-users load the vocabulary once for each `generation`.
+ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineLost, which
+`pipeline.attempt` tries once more. A new call without a connection gets EngineUnavailable.
+The client starts no process and keeps no vocabulary in memory; its users load the vocabulary once for each
+`generation`.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.host.control import EngineStateNotice
 from antiphon.engines.host.frames import (
-    TO_GATEWAY,
+    TO_CLIENT,
     AbsenceNotice,
     AddAdapterCall,
     CancelCall,
@@ -46,7 +47,7 @@ from antiphon.engines.host.frames import (
     ScoresReply,
     StartedReply,
     StepsReply,
-    ToGateway,
+    ToClient,
     TokenizePiecesCall,
     TokensReply,
     VectorsReply,
@@ -110,7 +111,7 @@ class HostTokenEngine:
         self._path = path
         self._name = name
         self._call_deadline = call_deadline
-        self._channel: Channel[ToGateway] | None = None
+        self._channel: Channel[ToClient] | None = None
         self._calls: dict[int, PendingCall] = {}
         self._adapters: dict[str, str] = {}
         """The path of each added adapter, by digest."""
@@ -200,7 +201,7 @@ class HostTokenEngine:
             if self._channel is channel:
                 self._fail_calls(reason)
 
-        channel: Channel[ToGateway] = Channel(FrameReader(TO_GATEWAY), self._receive, on_end)
+        channel: Channel[ToClient] = Channel(FrameReader(TO_CLIENT), self._receive, on_end)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
         try:
             async with asyncio.timeout(GREETING_DEADLINE):
@@ -245,7 +246,7 @@ class HostTokenEngine:
 
     def _fail_calls(self, reason: str) -> None:
         """Forgets the connection, and ends every call: with EngineDied if the call has started, otherwise
-        with EngineUnavailable."""
+        with EngineLost."""
         self._channel = None
         self._absence_reason = ""
         if self._final_error is None:
@@ -289,7 +290,7 @@ class HostTokenEngine:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    def require_connection(self) -> Channel[ToGateway]:
+    def require_connection(self) -> Channel[ToClient]:
         """Returns the connection to a host that can serve calls. Raises EngineUnavailable."""
         if self._channel is None or self._final_error is not None:
             raise self._build_absence_error()
@@ -321,7 +322,7 @@ class HostTokenEngine:
         if self._calls.pop(call_number, None) is not None and self._channel is not None:
             self._channel.put(CancelCall(call_number))
 
-    def _receive(self, message: ToGateway) -> None:
+    def _receive(self, message: ToClient) -> None:
         """Passes a reply to its call, and forgets the call after its last reply. Raises FrameError for a
         second Hello."""
         if isinstance(message, Hello):

@@ -3,7 +3,7 @@ harm.
 
 On every system it writes no core dump, since memory contains weights and prompts, and it may open few files.
 On Linux it gains no new privileges by executing a program, and when memory runs out, the kernel kills it
-before the gateway. If root starts it and a user is configured, it keeps only that user's rights.
+before the HTTP process. If root starts it and a user is configured, it keeps only that user's rights.
 
 It does not limit the address space, since weights are mapped into it. It does not limit the number of
 processes, since the kernel counts them for each user. It closes no descriptors: a child inherits only the

@@ -1,4 +1,4 @@
-"""The messages between the gateway and an engine host. `ipc.frames` encodes them.
+"""The messages between the HTTP process and an engine host. `ipc.frames` encodes them.
 
 The dataclasses of `engines.base` are sent unchanged. One frame carries all events of a decode step.
 """
@@ -20,7 +20,7 @@ from antiphon.engines.base import (
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc import Frame, Hello
 
-# --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
+# --- to the host; `call` is a number that the HTTP process gives, never twice on one connection -----
 
 
 class GenerateCall(Frame, tag=1):
@@ -194,7 +194,7 @@ Reply = (
     | DoneReply
     | VectorsReply
 )
-ToGateway = Hello | AbsenceNotice | Reply
+ToClient = Hello | AbsenceNotice | Reply
 
 
 def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
@@ -213,4 +213,4 @@ def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
 
 
 TO_HOST = msgspec.msgpack.Decoder(tuple[int, list[ToHost]])
-TO_GATEWAY = msgspec.msgpack.Decoder(tuple[int, list[ToGateway]])
+TO_CLIENT = msgspec.msgpack.Decoder(tuple[int, list[ToClient]])

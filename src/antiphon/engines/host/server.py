@@ -47,7 +47,7 @@ BACKLOG = 64
 """The most connections that may wait to be accepted. Each HTTP process opens one."""
 
 MAX_UNSENT = 16 * 1024 * 1024
-"""The most unsent bytes for one gateway. A decode step of 16 sequences is under 1 kB, so a gateway that
+"""The most unsent bytes for one HTTP process. A decode step of 16 sequences is under 1 kB, so a process that
 exceeds this has been stopped for long."""
 
 DRAIN_PAUSE = 0.02
@@ -73,21 +73,21 @@ class HostSession:
                 if call in self._calls:
                     self._calls[call].cancel()
             case Hello():
-                raise FrameError("the gateway said Hello twice")
+                raise FrameError("the HTTP process said Hello twice")
             case _ if message.call in self._calls:
                 raise FrameError(f"call {message.call} began twice")
             case _:
                 self._begin(message)
 
     def _begin_session(self, greeting: asyncio.Future[None]) -> None:
-        """After the gateway's Hello, tells the gateway if no call can be served."""
+        """After the Hello, tells the HTTP process if no call can be served."""
         is_connected = not greeting.cancelled() and greeting.exception() is None
         if is_connected and self._host.absence:
             self.channel.put(AbsenceNotice(self._host.absence))
 
     def _begin(self, frame: HostCall) -> None:
         if self._host.is_closing:
-            return  # the connection ends, so the gateway tries again
+            return  # the connection ends, so the HTTP process tries again
         self._host.note_use(frame)
         task = self._host.tasks.create_task(self._serve(frame))
         self._calls[frame.call] = task
@@ -126,9 +126,9 @@ class HostSession:
             )
 
     def _send(self, reply: Reply) -> None:
-        """Sends a reply. If too many unsent bytes wait for this gateway, ends the connection instead."""
+        """Sends a reply. If too many unsent bytes wait for this HTTP process, ends the connection instead."""
         if self.channel.unsent > self._host.max_unsent:
-            self.channel.cut("the gateway has stopped reading")
+            self.channel.cut("the HTTP process has stopped reading")
         else:
             self.channel.put(reply)
 
@@ -213,7 +213,7 @@ class HostServer:
     """Why no call can be served now; empty if calls can be served."""
 
     def note_absence(self, reason: str) -> None:
-        """Tells every gateway that no call can be served, or with an empty reason that calls can be
+        """Tells every HTTP process that no call can be served, or with an empty reason that calls can be
         served."""
         if reason == self.absence:
             return

@@ -60,8 +60,8 @@ class StopStrings:
         state.stop_length = len(stop)
 
     def _link(self) -> None:
-        """Sets `longest` of each state. Shorter texts come first, because an ending is shorter than its
-        text."""
+        """Sets `longest_suffix` and `stop_length` of each state. Shorter texts come first, since a suffix is
+        shorter than its text."""
         pending = deque(self.root.next_states.values())
         for state in pending:
             state.longest_suffix = self.root
