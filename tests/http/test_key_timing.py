@@ -5,12 +5,12 @@ chance that one kind takes longer than the other, which is a half where nobody c
 import random
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
 from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.values import replace
 from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import request_bytes, serving_edge
 
