@@ -10,12 +10,14 @@ benchmarks/make_model.py --size tiny --type f32 tiny.gguf
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import gguf
 import numpy as np
+
+from antiphon.domain.values import replace
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"

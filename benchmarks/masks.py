@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import mean, quantiles
@@ -35,6 +35,7 @@ from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.mask_workers import build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama import LlamaTokenEngine

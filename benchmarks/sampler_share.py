@@ -15,11 +15,12 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.batch import Logits

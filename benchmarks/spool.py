@@ -19,7 +19,7 @@ from typing import ParamSpec
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.ledger.records import HEADER, encode_entry
 from antiphon.ledger.segments import SEGMENT_SIZE, create_segment
 from antiphon.ledger.spool import Spool
@@ -58,7 +58,7 @@ def build_intent(number: int) -> Entry:
 
 def build_completion(intent: Entry) -> Entry:
     """Builds the completion of an intent."""
-    return changed(
+    return replace(
         intent,
         status="ok",
         output_tokens=211,

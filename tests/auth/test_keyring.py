@@ -1,7 +1,5 @@
 """Which actor a key is, and everything that makes it none."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.auth.base import REFUSAL, RequestedScope
@@ -9,6 +7,7 @@ from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, StoredKey
 

@@ -3,7 +3,6 @@
 import base64
 import json
 import time
-from dataclasses import replace
 
 import jwt
 import pytest
@@ -23,6 +22,7 @@ from antiphon.auth.single_sign_on import (
 )
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
 from antiphon.domain.tenancy import ProjectRole
+from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.tenancy import TenancyService

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from antiphon.cli.doctor.probe import (
 )
 from antiphon.cli.doctor.report import run_checks
 from antiphon.cli.serve_options import ServeOptions
+from antiphon.domain.values import asdict
 from antiphon.engines.llama.libllama.library import find_installed
 from antiphon.engines.llama.placement import Device
 from antiphon.settings.loading import build_model

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from antiphon.constraints.checker import Checker, CheckLimits
 from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.values import replace
 from antiphon.errors import EngineBusy, EngineUnavailable, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
 from tests.support import hostile_constraints as hostile

@@ -3,12 +3,12 @@ every answer by itself. Every parameter of the page that it can send."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from antiphon.dialects.common.product_pages import JAMAI
+from antiphon.domain.values import replace
 from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
 from tests.e2e.furnished import Place, furnished

@@ -3,11 +3,11 @@ answer that is not of its types. The parameters of the page are in test_sgp_para
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from antiphon.domain.values import replace
 from tests.contract.sgp.caller import (
     CHAT,
     GENERATING,

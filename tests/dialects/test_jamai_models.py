@@ -1,7 +1,5 @@
 """The choice of a model by its capabilities, and what a profile says of them."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -9,6 +7,7 @@ from antiphon.dialects.base import ModelEntry
 from antiphon.dialects.jamai.models import build_id, build_model, find_capable, list_capabilities
 from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.domain.values import replace
 from antiphon.errors import ModelNotFound
 
 CHAT = Profile("llama", None, None, None, 2048, 100, chat=True, exact=True, sequences=4, engine="x")

@@ -1,7 +1,6 @@
 """Scale's list of models: pages, filters and order."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from antiphon.dialects.sgp.models import build_model, build_page, read_query
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.domain.values import replace
 from antiphon.errors import RequestError
 
 PROFILE = Profile("llama", 1, 2, "F16", 4096, 300, True, True, 8, "x")

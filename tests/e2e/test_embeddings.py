@@ -3,7 +3,6 @@ is refused before it starts."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -12,6 +11,7 @@ import pytest
 
 from antiphon.cli.panel import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.domain.values import replace
 from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused
 from tests.support.model_files import FITTING, write_encoder

@@ -1,7 +1,6 @@
 """A reranker on a real server, and a second server that has the first one as its vendor."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from antiphon.cli.panel import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
+from antiphon.domain.values import replace
 from antiphon.testing import scripted_info
 from tests.e2e.test_refused_starts import refused_process
 from tests.support.model_files import copy_with_pooling, write_reranker

@@ -9,7 +9,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.rendering.renderer import Renderer
@@ -71,7 +71,7 @@ async def test_seeds_and_scores_go_together() -> None:
     async with cantor() as engine:
         asked = asking(Output(max_tokens=10, echo=True, logprobs=3))
         first, second = await answer(engine, asked), await answer(engine, asked)
-        other = await answer(engine, changed(asked, sampling=changed(HOT, seed=5)))
+        other = await answer(engine, replace(asked, sampling=replace(HOT, seed=5)))
     assert first.choices[0].text == second.choices[0].text != other.choices[0].text
     assert values(first.choices[0].scores) == values(second.choices[0].scores)
 
@@ -80,7 +80,7 @@ async def test_a_cached_prompt_is_found_unless_the_salt_differs() -> None:
     async with cantor() as engine:
         asked = asking(Output(max_tokens=2), RawPrompt("The hen and the fox went to the river. " * 8))
         first, second = await answer(engine, asked), await answer(engine, asked)
-        salted = await answer(engine, changed(asked, cache_salt="mine"))
-        scored = await answer(engine, changed(asked, output=Output(max_tokens=2, echo=True, logprobs=0)))
+        salted = await answer(engine, replace(asked, cache_salt="mine"))
+        scored = await answer(engine, replace(asked, output=Output(max_tokens=2, echo=True, logprobs=0)))
     assert first.usage.cached_tokens == salted.usage.cached_tokens == scored.usage.cached_tokens == 0
     assert first.usage.prompt_tokens / 2 < second.usage.cached_tokens < first.usage.prompt_tokens

@@ -5,8 +5,8 @@ how long a step takes.
 """
 
 import os
-from dataclasses import replace
 
+from antiphon.domain.values import replace
 from benchmarks import make_model
 from benchmarks.make_model import Shape
 

@@ -4,12 +4,12 @@ that are stopped, and entries written before an answer's last bytes."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
+from antiphon.domain.values import replace
 from antiphon.errors import BudgetExceeded
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
 from antiphon.testing import ScriptedAnswer

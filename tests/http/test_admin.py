@@ -4,7 +4,6 @@ may call which route."""
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -15,6 +14,7 @@ from antiphon.auth.keyring import Keyring, SettingsKey
 from antiphon.auth.secrets import Pepper, generate_key
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.values import replace
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.prices import PriceResource

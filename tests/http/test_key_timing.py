@@ -6,12 +6,12 @@ import random
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import request_bytes, serving_edge

@@ -4,7 +4,7 @@ as good as none."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.values import replace
 from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.services.knowledge.erasure import KnowledgeErasure

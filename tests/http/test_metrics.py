@@ -1,7 +1,6 @@
 """/metrics: counts what was answered, asks engines, waits for none, and shows nothing of what callers say."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.models import Histogram, Load
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable

@@ -1,10 +1,10 @@
 """The price list over the wire: exact, explainable for ever, and the operator's alone."""
 
 import pytest
-from msgspec.structs import replace
 
 from antiphon.domain.prices import Price, format_decimal, parse_decimal
 from antiphon.domain.tenancy import KeyKind, ProjectRole
+from antiphon.domain.values import replace
 from antiphon.pipeline.reserve import RuleSet
 from antiphon.store.base import ChangeAuthor
 from tests.http.test_admin import ROOT, keyed

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable

@@ -9,11 +9,11 @@ from decimal import Decimal
 
 import jsonschema
 import pytest
-from msgspec.structs import replace
 
 from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole
+from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.usage import format_cell
 from antiphon.store import ledger

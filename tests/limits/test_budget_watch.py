@@ -1,10 +1,9 @@
 """Shares of budgets: what is reported, how often, and from which counts."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.domain.limits import Amounts, BudgetWarning, Limit, Measure, Subject, Window
+from antiphon.domain.values import replace
 from antiphon.errors import BudgetExceeded
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter

@@ -1,10 +1,9 @@
 """Conversations for tests, written by hand or drawn by hypothesis."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from antiphon.domain.messages import Message, Role, ToolCall
+from antiphon.domain.values import replace
 
 ROLES = {"s": Role.SYSTEM, "d": Role.DEVELOPER, "u": Role.USER, "a": Role.ASSISTANT, "c": Role.ASSISTANT,
          "t": Role.TOOL}  # fmt: skip

@@ -1,12 +1,11 @@
 """Summaries: where a conversation is cut, what finds a summary, and the texts."""
 
-from dataclasses import replace
-
 import hypothesis
 from hypothesis import strategies as st
 
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
+from antiphon.domain.values import replace
 from antiphon.memory.summary import (
     OMITTED,
     PromptBudget,

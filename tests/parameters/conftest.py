@@ -5,7 +5,6 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -14,6 +13,7 @@ import uvloop
 
 from antiphon.domain.context import Context
 from antiphon.domain.request import Constraint, GenerationRequest
+from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info

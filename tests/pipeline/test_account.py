@@ -4,7 +4,6 @@ happens."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Output, RawPrompt
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,

@@ -1,6 +1,5 @@
 """Optional parameters that a route's engine lacks are left out and named; others are refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from antiphon.domain.request import (
     ReasoningTerms,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.prepare import prepare, remove_parameter
@@ -63,7 +62,7 @@ class Picky(ScriptedEngine):
 
 
 def lenient(*optional: str) -> GenerationRequest:
-    return changed(REQUEST, optional=frozenset(optional))
+    return replace(REQUEST, optional=frozenset(optional))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,8 +103,8 @@ async def test_an_engine_that_refuses_for_ever_is_not_asked_for_ever():
 
 
 async def test_a_raw_prompt_has_no_reasoning_to_leave_out():
-    raw = changed(lenient("effort"), prompts=(RawPrompt("Hi"),))
-    assert remove_parameter(raw, "effort") == changed(raw, optional=frozenset())
+    raw = replace(lenient("effort"), prompts=(RawPrompt("Hi"),))
+    assert remove_parameter(raw, "effort") == replace(raw, optional=frozenset())
     wanted = replace(CHAT, reasoning=replace(CHAT.reasoning, wanted=True))
-    (prompt,) = remove_parameter(changed(lenient("effort"), prompts=(wanted,)), "effort").prompts
+    (prompt,) = remove_parameter(replace(lenient("effort"), prompts=(wanted,)), "effort").prompts
     assert isinstance(prompt, Conversation) and prompt.reasoning == Reasoning(budget=7, terms=TERMS)

@@ -11,7 +11,7 @@ from antiphon.domain.memory import MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest
 from antiphon.domain.tenancy import Grant
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -110,7 +110,7 @@ async def test_the_vectors_are_children_and_kept():
     assert await bench.books.used() == [1]
     await bench.run()
     assert len(bench.books.ledger.entries) == 3 and bench.encoder.prepared == 1
-    await bench.run(actor=changed(LOCAL_ANONYMOUS, project="other"))
+    await bench.run(actor=replace(LOCAL_ANONYMOUS, project="other"))
     assert bench.encoder.prepared == 2
 
 
@@ -150,7 +150,7 @@ async def test_without_a_budget_half_of_the_context_is_taken():
         ({"model": "gone"}, ModelNotFound, "memory_strategy.model"),
         ({"model": "m"}, UnsupportedParameter, "memory_strategy.model"),
         (
-            {"actor": changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
+            {"actor": replace(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
             PermissionDenied,
             "memory_strategy.model",
         ),

@@ -2,7 +2,6 @@
 
 import json
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from antiphon.domain.request import (
 from antiphon.domain.rerank import Ranking
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval
 from antiphon.domain.tenancy import Grant
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -300,12 +299,12 @@ async def test_another_projects_table_is_not_found(index):
         ({"prompt": RawPrompt(text="hi")}, UnsupportedParameter, "rag_params"),
         ({"reranker": "gone"}, ModelNotFound, "rag_params.reranking_model"),
         (
-            {"reranker": "r", "actor": changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
+            {"reranker": "r", "actor": replace(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
             PermissionDenied,
             "rag_params.reranking_model",
         ),
         (
-            {"actor": changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
+            {"actor": replace(LOCAL_ANONYMOUS, grant=Grant(models=("m",)))},
             PermissionDenied,
             "rag_params.table_id",
         ),

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import RawPrompt, VendorOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import (
@@ -513,7 +512,7 @@ async def test_all_names_of_a_pattern_share_its_limit():
 
 
 def _keyed(key):
-    return changed(HELLO, vendor_options=VendorOptions(prompt_cache_key=key))
+    return replace(HELLO, vendor_options=VendorOptions(prompt_cache_key=key))
 
 
 async def test_requests_of_one_cache_key_prefer_one_route():
@@ -528,7 +527,7 @@ async def test_requests_of_one_cache_key_prefer_one_route():
 async def test_requests_of_one_long_beginning_prefer_one_route():
     bench = build_bench("a", "b", "c", prefers_prefix=True)
     prompts = [RawPrompt("x" * 1024 + str(number)) for number in range(10)]
-    served = [await bench.count(1, changed(HELLO, prompts=(prompt,))) for prompt in prompts]
+    served = [await bench.count(1, replace(HELLO, prompts=(prompt,))) for prompt in prompts]
     assert all(each == served[0] for each in served)
     assert len(await bench.count(20)) > 1, "a short prompt prefers none"
 

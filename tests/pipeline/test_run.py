@@ -9,7 +9,7 @@ from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
@@ -25,7 +25,7 @@ REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 class Bench:
     """A pipeline over one scripted engine, and the records it logged."""
 
-    def __init__(self, caplog, answer=ScriptedAnswer(), patience=1.0, engine=None):  # noqa: B008 - frozen
+    def __init__(self, caplog, answer=ScriptedAnswer(), patience=1.0, engine=None):
         self.engine = engine or ScriptedEngine(answer)
         self.metrics = Metrics()
         self.pipeline = Pipeline(
@@ -48,7 +48,7 @@ def bench(caplog):
 
 async def test_tokens_of_candidates_count_when_the_caller_leaves(bench):
     at = bench(ScriptedAnswer(endless=True))
-    request = changed(REQUEST, output=Output(best_of=5))
+    request = replace(REQUEST, output=Output(best_of=5))
     async with at.run(request) as events:
         async for event in events:
             if isinstance(event, TextDelta):

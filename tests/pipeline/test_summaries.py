@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from dataclasses import replace
 
 import hypothesis
 import pytest
@@ -23,7 +22,7 @@ from antiphon.domain.request import (
     RawPrompt,
 )
 from antiphon.domain.tenancy import Grant
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     EngineUnavailable,
@@ -224,7 +223,7 @@ async def test_limits_that_change_meanwhile_hold_for_both():
 
 async def test_another_projects_summary_is_never_used():
     bench = Bench()
-    ann, bob = (changed(LOCAL_ANONYMOUS, project=name) for name in ("ann", "bob"))
+    ann, bob = (replace(LOCAL_ANONYMOUS, project=name) for name in ("ann", "bob"))
     for actor, written in ((ann, 1), (ann, 1), (bob, 2), (bob, 2)):
         await bench.run(build_talk(30), actor=actor)
         assert bench.written == written
@@ -302,7 +301,7 @@ async def test_an_unknown_or_forbidden_writer_is_named():
     with pytest.raises(ModelNotFound, match=r"memory_strategy\.model") as missing:
         await bench.run(build_talk(30), model="gone")
     with pytest.raises(PermissionDenied, match=r"memory_strategy\.model") as forbidden:
-        await bench.run(build_talk(30), actor=changed(LOCAL_ANONYMOUS, grant=Grant(models=("m",))))
+        await bench.run(build_talk(30), actor=replace(LOCAL_ANONYMOUS, grant=Grant(models=("m",))))
     assert {missing.value.param, forbidden.value.param} == {"memory_strategy.model"}
     assert not bench.books.ledger.intents
 

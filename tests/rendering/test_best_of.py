@@ -9,7 +9,7 @@ from antiphon.domain.events import DiscardedTokens, Finished, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.rules import open_stream
@@ -17,7 +17,7 @@ from tests.rendering.scripted_renderer import answer, asking, events_of, rendere
 from tests.support.chat_templates import prove_here
 
 HOT = SamplingOptions(temperature=1.5, seed=11)
-ENDLESS = changed(HOT, ignore_eos=True)
+ENDLESS = replace(HOT, ignore_eos=True)
 
 
 async def test_the_given_choices_are_the_best_candidates_best_first():

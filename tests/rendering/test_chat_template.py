@@ -1,7 +1,6 @@
 """Chat templates: what they write, what of it is structure, and that text of messages never is."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, TemplateRefused
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.scripted_token_engine import CHATML

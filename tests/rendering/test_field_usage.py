@@ -1,12 +1,11 @@
 """What of messages a template does not read is told: names and earlier reasoning, however it looks."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.messages import Message, Role, ToolCall
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import replace
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.testing import FakeClock, scripted_info

@@ -2,7 +2,6 @@
 each is read as what it is."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -12,6 +11,7 @@ from antiphon.constraints.grammar_types import Prelude, TextFrame, load_group
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.reasoning.notation import ReasoningPosition, think
 from antiphon.rendering.reasoning.reader import ReasoningReader

@@ -11,7 +11,7 @@ from antiphon.domain.events import Finished, TextDelta
 from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
@@ -209,7 +209,7 @@ async def test_entries_offsets_and_text_agree_for_any_cut(words, stops, burst, c
     told += choice.scores[len(told) :]
     assert (choice.text, list(choice.scores)) == (text, told)
     assert choice.ids == tuple(score.token for score in told)
-    (bare,) = (await answer(engine, changed(request, output=changed(request.output, logprobs=None)))).choices
+    (bare,) = (await answer(engine, replace(request, output=replace(request.output, logprobs=None)))).choices
     assert (bare.text, bare.ids) == (choice.text, choice.ids)
     told = [score for score in told if score.piece != b"</s>"]
     offsets = [score.offset for score in told]

@@ -1,7 +1,6 @@
 """A renderer that is given tools: what it asks of the engine, and the events that it makes of a call."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -9,6 +8,7 @@ from antiphon.constraints.grammar_types import TextAround, load_group
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
+from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info

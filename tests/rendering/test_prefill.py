@@ -1,14 +1,13 @@
 """A last message that is left open, values that a template reads, and who speaks: what of them is in the
 prompt, and what is refused by name."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.testing import FakeClock
 from tests.support.chat_templates import (

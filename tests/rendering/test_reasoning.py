@@ -1,8 +1,6 @@
 """A renderer over a model that reasons: the events that it makes of it, what it counts, and what it asks of
 the engine."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.constraints.grammar_types import load_prelude
@@ -18,6 +16,7 @@ from antiphon.domain.request import (
     Reasoning,
     ReasoningTerms,
 )
+from antiphon.domain.values import replace
 from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions

@@ -2,7 +2,6 @@
 and counts."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, U
 from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.errors import (
     ContextLengthExceeded,

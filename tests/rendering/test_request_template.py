@@ -3,10 +3,10 @@ by their field's name."""
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import time
-from dataclasses import fields, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.domain.messages import Message, Role, TextContent, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
+from antiphon.domain.values import fields, replace
 from antiphon.errors import (
     ContextLengthExceeded,
     EngineBusy,
@@ -118,7 +119,7 @@ def test_a_conversation_crosses_the_border_whole():
     plain = Conversation((Message(Role.USER, "Q"),))
     for name in known - {"messages"}:
         assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
-    for field in fields(Message):
+    for field in dataclasses.fields(Message):
         assert any(getattr(message, field.name) for message in asked.messages), field.name
     for conversation in (asked, plain):
         crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))

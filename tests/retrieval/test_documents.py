@@ -1,10 +1,10 @@
 """Documents: added in batches, found all at once, replaced, failed and removed."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, NotFound
 from antiphon.retrieval.base import (
     LONGEST_TEXT,

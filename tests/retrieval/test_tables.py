@@ -1,11 +1,11 @@
 """Knowledge tables: made, listed, renamed, copied and removed, each in its project."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, KnowledgeLimitReached, NotFound
 from antiphon.retrieval.base import (
     ChunkInput,

@@ -4,7 +4,6 @@ holds when it is written."""
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -17,6 +16,7 @@ from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
+from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.reserve import LimitIndex
 from antiphon.services.changes import MAX_TRIES, DirectoryChanges

@@ -1,13 +1,12 @@
 """Who sees which limits, and who may change them."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.auth.base import RequestedScope
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
 from antiphon.services.limit_validation import MAX_LIMITS, LimitRequest

@@ -2,7 +2,6 @@
 once."""
 
 import threading
-from dataclasses import replace
 
 import anyio
 import pytest
@@ -12,6 +11,7 @@ from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.values import replace
 from antiphon.errors import (
     AuthenticationFailed,
     Conflict,

@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import StoreRefused
 from antiphon.store.backup import (
     BackupSources,

@@ -2,10 +2,9 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from antiphon.domain.limits import BudgetWarning, Limit, Measure, Subject, Window
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.store.database import Database
 from antiphon.store.tenancy import WARNING_LIFETIME_S, SqlWarnings
 
@@ -25,9 +24,9 @@ def test_one_of_several_servers_gets_a_warning(database: Database, url: str) -> 
 def test_another_share_window_or_limit_is_another_warning(database: Database) -> None:
     store = SqlWarnings(database)
     others = (
-        changed(WARNING, share=1.0),
-        changed(WARNING, begin=2_000),
-        changed(WARNING, limit=replace(LIMIT, id="limit_2")),
+        replace(WARNING, share=1.0),
+        replace(WARNING, begin=2_000),
+        replace(WARNING, limit=replace(LIMIT, id="limit_2")),
     )
     for warning in (WARNING, *others):
         assert store.claim(warning) and not store.claim(warning)
@@ -36,5 +35,5 @@ def test_another_share_window_or_limit_is_another_warning(database: Database) ->
 def test_old_warnings_are_forgotten(database: Database) -> None:
     store = SqlWarnings(database)
     assert store.claim(WARNING)
-    assert store.claim(changed(WARNING, begin=3_000, at=1_001 + WARNING_LIFETIME_S))
+    assert store.claim(replace(WARNING, begin=3_000, at=1_001 + WARNING_LIFETIME_S))
     assert store.claim(WARNING)

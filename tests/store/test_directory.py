@@ -1,7 +1,6 @@
 """Who knows a directory and reads only what changed since knows what who reads all of it knows."""
 
 import random
-from dataclasses import fields, replace
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from antiphon.domain.tenancy import (
     RecordingPolicy,
     User,
 )
+from antiphon.domain.values import fields, replace
 from antiphon.store import directory as module
 from antiphon.store.base import ChangeAuthor, Directory, StoredKey
 from antiphon.store.tenancy import SqlRules

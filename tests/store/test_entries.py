@@ -9,11 +9,12 @@ from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
-from msgspec.structs import fields, replace
+from msgspec.structs import fields
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts
+from antiphon.domain.values import replace
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.ledger import INDEXED, MAX_INDEXED_LENGTH, SqlEntries

@@ -5,7 +5,6 @@ import gc
 import json
 import warnings
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +14,7 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.prices import NANO, Price
 from antiphon.domain.tenancy import Project
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import ChangeAuthor, StaleDirectory
 from antiphon.store.database import Database

@@ -2,12 +2,12 @@
 
 import json
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound
 from antiphon.store.base import ChangeAuthor, StoredKey
 from antiphon.store.database import Database

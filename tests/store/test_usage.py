@@ -23,7 +23,7 @@ from antiphon.domain.ledger import (
     Tag,
     UsageTotals,
 )
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.store.ledger import SqlEntries, SqlUsage
 
 BEGIN = int(datetime(2025, 11, 20, tzinfo=UTC).timestamp()) * 1000
@@ -226,7 +226,7 @@ def test_pages_are_sure_where_many_begin_at_once(database):
 
 def test_what_no_database_holds_is_found_as_it_was_kept(database):
     odd = "a\0\ud800"
-    row = changed(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
+    row = replace(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
     SqlEntries(database).add([row, entry_at(6, "e2")])
     usage = SqlUsage(database)
     for condition in (Condition(EntryField.END_USER, odd), Condition(Tag(odd), odd)):

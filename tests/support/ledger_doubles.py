@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
+from typing import Any
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry, UsedAmounts
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, StoreUnavailable
 
 
@@ -44,7 +44,7 @@ class StoreDouble:
         raise NotImplementedError
 
 
-def build_intent(number: int = 1, **values: object) -> Entry:
+def build_intent(number: int = 1, **values: Any) -> Entry:
     """Builds the entry of a generation that begins."""
     entry = Entry(
         f"{number:032x}",
@@ -62,7 +62,7 @@ def build_intent(number: int = 1, **values: object) -> Entry:
     return replace(entry, **values)
 
 
-def build_completion(intent: Entry, **values: object) -> Entry:
+def build_completion(intent: Entry, **values: Any) -> Entry:
     """Builds the entry of the same generation at its end."""
     entry = replace(
         intent, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.models import Aliases
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError
 from antiphon.http.state import AppState

@@ -1,6 +1,5 @@
 """The page that Prometheus reads: its own parser reads it, and every number of an engine is on it."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
+from antiphon.domain.values import fields
 from antiphon.telemetry import exposition, metrics
 from antiphon.telemetry.exposition import Family, MetricKind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics

@@ -1,11 +1,11 @@
 """The kit of adapters accepts the scripted engine, also behind a socket, and finds each broken rule."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.testing import ScriptedTokenEngine, check_adapters, scripted_info
 from tests.support.host_link import open_link

@@ -2,14 +2,13 @@
 
 import re
 from array import array
-from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.logprobs import TokenScore
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
@@ -209,14 +208,14 @@ class Retold(ScriptedEngine):
 
 class Bare(Retold):
     def tell(self, event, output):
-        return changed(event, scores=None) if isinstance(event, Finished) else event
+        return replace(event, scores=None) if isinstance(event, Finished) else event
 
 
 class Displaced(Retold):
     def tell(self, event, output):
         if not isinstance(event, TextDelta):
             return event
-        return changed(event, scores=tuple(replace(score, offset=0) for score in event.scores))
+        return replace(event, scores=tuple(replace(score, offset=0) for score in event.scores))
 
 
 class Mute(Retold):
@@ -233,12 +232,12 @@ class Unscored(Retold):
     def tell(self, event, output):
         if not isinstance(event, TextDelta) or not event.scores or event.tokens:
             return event
-        return changed(event, scores=(TokenScore(0, event.text.encode(), None),))
+        return replace(event, scores=(TokenScore(0, event.text.encode(), None),))
 
 
 class Nameless(Retold):
     def tell(self, event, output):
-        return changed(event, ids=()) if isinstance(event, TextDelta) else event
+        return replace(event, ids=()) if isinstance(event, TextDelta) else event
 
 
 class Guessing(ScriptedEngine):
@@ -248,8 +247,8 @@ class Guessing(ScriptedEngine):
 
     async def prepare(self, request, context):
         self.wanted = request.output.prompt_logprobs
-        output = changed(request.output, prompt_logprobs=None)
-        return await super().prepare(changed(request, output=output), context)
+        output = replace(request.output, prompt_logprobs=None)
+        return await super().prepare(replace(request, output=output), context)
 
     def _generate_events(self, answer, request, prompt_tokens):
         for event in super()._generate_events(answer, request, prompt_tokens):

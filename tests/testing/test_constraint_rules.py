@@ -2,7 +2,6 @@
 are broken."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.mask_workers import build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint
+from antiphon.domain.values import replace
 from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue
 from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info

@@ -2,11 +2,11 @@
 
 from array import array
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.request import EmbedRequest, Vectors
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, SequenceStarted
 from antiphon.testing import ScriptedEmbeddingEngine, check_embedding_engine
 

@@ -3,13 +3,12 @@
 import asyncio
 import re
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
 from antiphon.domain.events import Finished, Started, TextDelta, Usage
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (
     Script,
@@ -293,7 +292,7 @@ class Padding(Retold):
 
 class Unbilled(Retold):
     def told(self, event):
-        return [changed(event, tokens=0)] if isinstance(event, TextDelta) else [event]
+        return [replace(event, tokens=0)] if isinstance(event, TextDelta) else [event]
 
 
 class Patient(Retold):
@@ -337,8 +336,8 @@ class Unsized(Retold):
 
 class Insatiable(Retold):
     def _generate_events(self, answer, request, prompt_tokens):
-        more = changed(request.output, max_tokens=20)
-        return super()._generate_events(answer, changed(request, output=more), prompt_tokens)
+        more = replace(request.output, max_tokens=20)
+        return super()._generate_events(answer, replace(request, output=more), prompt_tokens)
 
 
 BROKEN_ENGINES = {

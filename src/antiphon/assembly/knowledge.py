@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.assembly.tenancy import TenancyParts
@@ -12,6 +11,7 @@ from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind, Right
 from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import Engine, EngineState, TokenizerEngine
 from antiphon.engines.host import runtime
 from antiphon.engines.host.control import HttpConfig, StatusPipe
@@ -113,8 +113,7 @@ def build_actor_finder(app_state: AppState, keyring: Keyring | None) -> FindActo
     return find
 
 
-@dataclass(frozen=True, slots=True)
-class ServedEmbeddingModels:
+class ServedEmbeddingModels(Struct, frozen=True):
     """The `EmbeddingModels` of one HTTP process."""
 
     models: ModelRegistry

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.context import Clock
 from antiphon.domain.models import Aliases
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.parking import Parking
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
@@ -82,8 +82,7 @@ async def connect_engines(
             await hosts.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSources:
+class ModelSources(Struct, frozen=True):
     """The settings, hosts and vendors that models are built from."""
 
     settings: Settings
@@ -92,8 +91,7 @@ class ModelSources:
     vendors: Vendors = NO_VENDORS
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSet:
+class ModelSet(Struct, frozen=True):
     """All models of the settings: first the local models, then the routed ones, each in the order of the
     settings."""
 
@@ -102,8 +100,7 @@ class ModelSet:
     patterns: tuple[ModelPattern, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnchangedModels:
+class UnchangedModels(Struct, frozen=True):
     """The models that a reload leaves as they are, and the states of routes whose source is the same."""
 
     models: Mapping[str, Model] = field(default_factory=dict)

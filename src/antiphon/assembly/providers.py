@@ -2,10 +2,10 @@
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.engines.profiles.presets import ProviderPreset, find_preset, list_presets
 from antiphon.engines.vendors.caller_extras import COUNTED_FIELDS
 from antiphon.engines.vendors.parameters import PART_PARAMETERS, list_names
@@ -18,8 +18,7 @@ MAX_KEY_LENGTH = 16_384
 """The most characters of a key. Some keys are signed tokens, which are long."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedProvider:
+class ResolvedProvider(Struct, frozen=True):
     """A provider whose missing settings come from a preset."""
 
     name: str

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from antiphon.assembly.app_state import build_adapter_targets
 from antiphon.assembly.models import (
@@ -20,6 +19,7 @@ from antiphon.assembly.models import (
     find_unchanged,
 )
 from antiphon.assembly.vendors import build_vendors
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import StatusPipe
@@ -38,8 +38,7 @@ BUSY_PAUSE_S = 1.0
 """Seconds between two checks whether an engine is still in use, before it is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedReload:
+class PreparedReload(Struct, frozen=True):
     """What was built from new settings, before it replaces what serves now."""
 
     sources: ModelSources
@@ -51,8 +50,7 @@ class PreparedReload:
     """The engines of new hosts, which are connected already, by the host's name."""
 
 
-@dataclass(slots=True)
-class ServedParts:
+class ServedParts(Struct):
     """The parts of this process that a reload changes."""
 
     app_state: AppState
@@ -208,8 +206,7 @@ class SupervisorInbox:
             self._reloads.receive(message.reply)
 
 
-@dataclass(slots=True)
-class ReloadClient:
+class ReloadClient(Struct):
     """Asks the supervisor for reloads, for callers of the admin API."""
 
     status: StatusPipe

@@ -7,7 +7,6 @@ The libraries of the database, of Redis and of tokens are imported only here.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import parse_pepper
 from antiphon.domain.context import Clock
+from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError, StartupError, explain_extra
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.ledger.spool import Spool
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from antiphon.store.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class TenancyParts:
+class TenancyParts(Struct, frozen=True):
     """What an HTTP process has if keys are on: keys, limits and prices in memory, and the services that
     change them."""
 

@@ -5,12 +5,12 @@ process's start.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon.assembly.providers import ResolvedProvider, resolve_provider
 from antiphon.domain.models import STAR
+from antiphon.domain.values import Struct, field
 from antiphon.engines.profiles.base import VendorProfile, build_profile, merge_profile
 from antiphon.engines.profiles.presets import ProviderPreset
 from antiphon.engines.profiles.table import find_profile
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from antiphon.engines.vendors.provider import Provider
 
 
-@dataclass(frozen=True, slots=True)
-class Vendors:
+class Vendors(Struct, frozen=True):
     """All providers and their clients, by the provider's name."""
 
     resolved: Mapping[str, ResolvedProvider]
@@ -107,8 +106,7 @@ def build_upstream(kind: str) -> UpstreamDialect:
     return upstreams[kind]()
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedModelBuilder:
+class RoutedModelBuilder(Struct, frozen=True):
     """Builds routed models."""
 
     vendors: Vendors

@@ -1,11 +1,10 @@
 """The interface of authentication: a verifier finds the actor of a credential."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Project, ProjectRole, User
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value
 from antiphon.store.base import Directory, StoredKey
 
 REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
@@ -34,8 +33,7 @@ class TokenVerifier(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryIndex:
+class DirectoryIndex(Struct, frozen=True):
     """The keys, projects, users and roles of a directory, in dictionaries for fast look-ups."""
 
     keys: dict[bytes, StoredKey]

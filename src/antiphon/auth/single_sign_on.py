@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import jwt
@@ -19,6 +18,7 @@ from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
+from antiphon.domain.values import Struct
 from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
@@ -42,8 +42,7 @@ NAME, SURROGATE = re.compile(NAME_PATTERN), re.compile("[\ud800-\udfff]")
 ROLE_RANKS = {ProjectRole.VIEWER: 0, ProjectRole.MEMBER: 1, ProjectRole.OWNER: 2}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRule:
+class GroupRule(Struct, frozen=True):
     """Gives users of a group a role in a project."""
 
     group: str
@@ -51,8 +50,7 @@ class GroupRule:
     role: ProjectRole
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIdentity:
+class TokenIdentity(Struct, frozen=True):
     """The user of a token, and the token's times."""
 
     address: str
@@ -66,8 +64,7 @@ class TokenIdentity:
     """The time of issue in Unix seconds; 0 if it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimReader:
+class ClaimReader(Struct, frozen=True):
     """Reads claims by their configured names."""
 
     user_claim: str
@@ -145,8 +142,7 @@ def _parse_group_rule(text: str) -> GroupRule:
     return GroupRule(group, project, ProjectRole(role))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRequirements:
+class TokenRequirements(Struct, frozen=True):
     """What a token must fulfil to be valid."""
 
     issuer: str
@@ -296,8 +292,7 @@ class SingleSignOn:
         return self._index
 
 
-@dataclass(frozen=True, slots=True)
-class UserIndex:
+class UserIndex(Struct, frozen=True):
     """The users and roles of a directory, in dictionaries for fast look-ups."""
 
     directory: Directory

@@ -5,9 +5,9 @@ import math
 from array import array
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
 
 BATCH_CHUNKS = 128
@@ -34,8 +34,7 @@ Line = dict[str, object]
 """One line of the file."""
 
 
-@dataclass(frozen=True)
-class ImportedTable:
+class ImportedTable(Struct, frozen=True):
     """The result of an import."""
 
     name: str
@@ -58,8 +57,7 @@ class ImportedTable:
         return f"{summary}; {vectors}{id_note}"
 
 
-@dataclass(frozen=True)
-class ExportedTable:
+class ExportedTable(Struct, frozen=True):
     """The content of an exported file."""
 
     header: Line

@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from antiphon.cli.output import CallFailed, escape_unprintable, note, report_errors
 from antiphon.cli.serve_options import find_home
+from antiphon.domain.values import Struct, asdict, replace
 from antiphon.settings.changes import ReloadReport
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ ERROR_LINES = 5
 """Displayed last lines of output of a server that failed to start."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServer:
+class RunningServer(Struct, frozen=True):
     """The state of a running server."""
 
     url: str

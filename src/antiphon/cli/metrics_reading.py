@@ -1,11 +1,12 @@
 """Readings of a server's /metrics page: values, percentiles and tables for `antiphon top`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
+
+from antiphon.domain.values import Struct
 
 NAME_WIDTH = 14
 """The most columns of a model's name, so that a table fits into 80 columns."""
@@ -16,8 +17,7 @@ SECONDS_FROM = 10.0
 Labels = frozenset[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The values of a metrics page at one time."""
 
     read_at: float
@@ -46,8 +46,7 @@ class Reading:
         return {float(bound): count for bound, count in counts.items() if count is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """Percentiles in seconds between two readings, with the accuracy of the histogram's buckets."""
 
     p50: float

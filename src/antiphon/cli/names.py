@@ -8,12 +8,12 @@ import difflib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from antiphon.cli.output import FORBIDDEN, CallFailed, Card, note
 from antiphon.domain.limits import Subject
 from antiphon.domain.tenancy import DEFAULT_PROJECT
+from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
 """A pattern for a secret key. Its prefix is public."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectKind:
+class ObjectKind(Struct, frozen=True):
     """A kind of object of the admin API, with a pattern of its ids and the fields that identify it."""
 
     noun: str

@@ -4,7 +4,6 @@ The source is the installed package, or a file such as the data.json of its repo
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from importlib import import_module
@@ -103,8 +102,7 @@ class VendorPrices(Struct, frozen=True):
     models: tuple[ModelPrices, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DatedPrice:
+class DatedPrice(Struct, frozen=True):
     """One price of a model in dollars for a million tokens, as decimal texts."""
 
     input: str
@@ -118,8 +116,7 @@ class PriceUnusable(Exception):
     """Raised for a price that the server cannot express. The message gives the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class PriceData:
+class PriceData(Struct, frozen=True):
     """The prices of all vendors."""
 
     vendors: Mapping[str, tuple[ModelPrices, ...]]

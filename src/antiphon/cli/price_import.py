@@ -1,7 +1,6 @@
 """Plans an import of vendors' prices, with a reason for each skipped model. No request is sent."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from antiphon.cli.output import Card
 from antiphon.cli.price_data import (
@@ -14,6 +13,7 @@ from antiphon.cli.price_data import (
 )
 from antiphon.domain.identity import matches
 from antiphon.domain.models import STAR
+from antiphon.domain.values import Struct, field
 from antiphon.engines.profiles.presets import find_preset
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
 
@@ -21,8 +21,7 @@ CURRENCY = "USD"
 """The currency of all published prices."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
+class ImportOptions(Struct, frozen=True):
     """The user's options for an import."""
 
     now: int
@@ -35,8 +34,7 @@ class ImportOptions:
     """Whether base prices replace prices that this server cannot express."""
 
 
-@dataclass(slots=True)
-class ImportPlan:
+class ImportPlan(Struct):
     """The prices to add, by model name or pattern, and the reasons of skipped models."""
 
     prices: dict[str, tuple[DatedPrice, ...]] = field(default_factory=dict)

@@ -6,9 +6,9 @@ It opens no model file and starts no process.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings, read_layers
 from antiphon.settings.models import ModelSettings, require_aliases
@@ -42,8 +42,7 @@ DEMO_MODEL: dict[str, object] = {
 """The default model, and the model of `--model cantor`. It is small, so full precision costs little."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+class ServeOptions(Struct, frozen=True):
     """The flags of the user; missing flags are absent."""
 
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

@@ -13,10 +13,9 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.segmented_lru import SegmentedLRU
@@ -55,8 +54,7 @@ MAX_LAST_ERROR = 300
 """The most characters of a process's last error line."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckLimits:
+class CheckLimits(Struct, frozen=True):
     """Limits of checking one constraint."""
 
     source: int = 262_144

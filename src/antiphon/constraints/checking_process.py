@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from random import Random
 from typing import BinaryIO
 
@@ -20,6 +19,7 @@ from antiphon.constraints.grammar_builder import build_grammar, find_answer_form
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable, require_compiles
 from antiphon.domain.request import Constraint
+from antiphon.domain.values import asdict
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
 HEADER = 4

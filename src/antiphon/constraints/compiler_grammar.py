@@ -4,7 +4,6 @@ calls, and preludes. `grammar_builder` writes the whole grammar."""
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher
@@ -26,6 +25,7 @@ from antiphon.constraints.grammar_types import (
 )
 from antiphon.constraints.json_schema.lowering import make_compilable
 from antiphon.constraints.key_guard import has_key_patterns, has_open_objects
+from antiphon.domain.values import replace
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

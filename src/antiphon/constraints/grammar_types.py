@@ -7,12 +7,12 @@ model's notation. Only the renderer makes groups, but their schemas and formats 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from msgspec import convert, to_builtins
+from msgspec import Struct, convert, to_builtins
 
 from antiphon.domain.request import Constraint
+from antiphon.domain.values import replace
 
 Mark = str | int
 """A text, or the id of a control token."""
@@ -33,8 +33,7 @@ class TextAround(StrEnum):
     """The output is text in which no group begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallFormat:
+class CallFormat(Struct, frozen=True):
     """The form of a call of one function: the marks before and after the arguments, and the schema of the
     arguments."""
 
@@ -45,8 +44,7 @@ class CallFormat:
     """The caller's name for the schema, for error messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextFrame:
+class TextFrame(Struct, frozen=True):
     """A text with marks around it, for example one of the model's channels. Other frames can follow a closed
     frame. A frame without closing marks is the last one."""
 
@@ -54,8 +52,7 @@ class TextFrame:
     close: Marks | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallGroup:
+class CallGroup(Struct, frozen=True):
     """A group of calls: `open`, a call, any number of further calls that `between` allows, and `close`."""
 
     around: TextAround
@@ -87,8 +84,7 @@ class CallGroup:
         return json.dumps(to_builtins(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Prelude:
+class Prelude(Struct, frozen=True):
     """The frames that the model may write before the constrained part, for example its reasoning. All frames
     are closed."""
 
@@ -120,8 +116,7 @@ def load_group(source: str) -> CallGroup:
     return convert(json.loads(source), CallGroup)
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPlaces:
+class JsonPlaces(Struct, frozen=True):
     """Where JSON values begin in a text, by the marks right before them."""
 
     at_start: tuple[Marks, ...] = ()
@@ -151,8 +146,7 @@ class JsonPlaces:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(Struct, frozen=True):
     """The grammar of one constraint, not yet compiled."""
 
     text: str

@@ -11,12 +11,12 @@ can be continued in several ways.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
 from antiphon.constraints.grammar_types import WHOLE_TEXT, JsonPlaces, Marks
+from antiphon.domain.values import replace
 
 ESCAPED_CHARACTERS = '"\\' + "".join(map(chr, range(32)))
 """Characters that must be escaped in a JSON string."""

@@ -10,7 +10,6 @@ an object needs another key.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -18,6 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.json_text import TextState
 from antiphon.constraints.key_guard import KeyGuard, KeyTables, remove_tokens
+from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 MAX_STATES = 64
@@ -25,8 +25,7 @@ MAX_STATES = 64
 error."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadEndSearch:
+class DeadEndSearch(Struct, frozen=True):
     """Looks ahead from the current state of a text, and does not change the state."""
 
     matcher: LLMatcher
@@ -75,8 +74,7 @@ STOP_CAUSE = "the constraint's matcher stopped: "
 """The causes of errors while a grammar is followed. The first two are caused by the constraint."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTable:
+class TokenTable(Struct, frozen=True):
     """A vocabulary in the compiler's form."""
 
     pieces: tuple[bytes, ...]

@@ -7,8 +7,9 @@ callers, the caller would have to send every value twice.
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from antiphon.domain.values import Struct
 
 REUSED_SHARE = 3 / 4
 """The share of the size for values that were used again."""
@@ -17,8 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[Value]):
+class _Entry(Struct, Generic[Value], frozen=True):
     value: Value
     size: int
 

@@ -7,7 +7,6 @@ engine or an HTTP framework, and does no I/O. A handler uses the server only thr
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
@@ -27,6 +26,7 @@ from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, 
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.tenancy import Key, Project
 from antiphon.domain.tracing import Span
+from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError
 from antiphon.retrieval.knowledge import KnowledgeTables
 
@@ -51,8 +51,7 @@ USER_HEADERS = (b"x-user-id",)
 # --- requests and answers -------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """One HTTP request in plain types."""
 
     id: str
@@ -77,8 +76,7 @@ class Request:
         return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A complete HTTP response."""
 
     body: bytes = b""
@@ -100,8 +98,7 @@ class StreamEncoder(Protocol):
         """Returns the bytes that end a broken stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventStream:
+class EventStream(Struct, frozen=True):
     """A response of server-sent events. Its status and headers are sent with the first event."""
 
     events: AbstractAsyncContextManager[AsyncIterator[Event]]
@@ -112,8 +109,7 @@ class EventStream:
     """The bytes to send during a silence."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileStream:
+class FileStream(Struct, frozen=True):
     """A response of any length, sent in parts. If it fails midway, the connection is closed."""
 
     parts: AsyncIterator[bytes]
@@ -125,8 +121,7 @@ Answer = Response | EventStream | FileStream
 Handler = Callable[[Request, "Services"], Awaitable[Answer]]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(Struct, frozen=True):
     """The body of an endpoint's requests."""
 
     media_type: str = JSON
@@ -137,8 +132,7 @@ class RequestBody:
     """The wire type of the body, for the OpenAPI document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True, eq=False):
     """One operation of the API: its path, the required right, and its handler.
 
     The application, the authenticator, the OpenAPI document and the metrics' labels use the endpoints.
@@ -177,8 +171,7 @@ class Endpoint:
 # --- decoded requests -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(Struct, frozen=True):
     """The end user and tags that the caller sent, for the usage records."""
 
     end_user: str | None = None
@@ -190,8 +183,7 @@ class Attribution:
 NO_ATTRIBUTION = Attribution()
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationCall:
+class GenerationCall(Struct, frozen=True):
     """A decoded body: the request, and options of its answer."""
 
     request: GenerationRequest
@@ -206,8 +198,7 @@ class GenerationCall:
     attribution: Attribution = NO_ATTRIBUTION
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseMeta:
+class ResponseMeta(Struct, frozen=True):
     """Values that are the same in every part of one answer."""
 
     id: str
@@ -218,8 +209,7 @@ class ResponseMeta:
     """The model's name as the caller wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeCall:
+class TokenizeCall(Struct, frozen=True):
     """A request for the token ids of a prompt."""
 
     model: str | None
@@ -229,8 +219,7 @@ class TokenizeCall:
     """Whether the answer contains each token's text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyCall:
+class ApplyCall(Struct, frozen=True):
     """A request for the rendered chat template of a conversation."""
 
     model: str | None
@@ -238,16 +227,14 @@ class ApplyCall:
     conversation: Conversation
 
 
-@dataclass(frozen=True, slots=True)
-class DetokenizeCall:
+class DetokenizeCall(Struct, frozen=True):
     """A request for the text of token ids."""
 
     model: str | None
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadCall:
+class LoadCall(Struct, frozen=True):
     """A request to load an adapter."""
 
     name: str
@@ -259,8 +246,7 @@ class LoadCall:
     """Whether the adapter can replace an adapter with the same name."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingCall:
+class EmbeddingCall(Struct, frozen=True):
     """A request for vectors of texts, and options of the answer."""
 
     request: EmbeddingRequest
@@ -271,8 +257,7 @@ class EmbeddingCall:
     attribution: Attribution = NO_ATTRIBUTION
 
 
-@dataclass(frozen=True, slots=True)
-class RerankCall:
+class RerankCall(Struct, frozen=True):
     """A request to rank documents, and options of the answer."""
 
     request: RerankRequest
@@ -285,8 +270,7 @@ class RerankCall:
     attribution: Attribution = NO_ATTRIBUTION
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
+class ModelEntry(Struct, frozen=True):
     """One entry in a list of models."""
 
     name: str
@@ -303,8 +287,7 @@ class ModelEntry:
     """The alias that the caller used, if there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTokens:
+class PromptTokens(Struct, frozen=True):
     """The token ids of a prompt."""
 
     ids: tuple[int, ...]
@@ -436,8 +419,7 @@ class Services(Protocol):
 # --- a product ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """A dialect's part of the OpenAPI document, in addition to its endpoints."""
 
     schemas: Mapping[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from antiphon.domain.ledger import NOTHING, RouteTry
 from antiphon.domain.limits import LimitStatus
 from antiphon.domain.memory import MemoryReport
 from antiphon.domain.tracing import Span
-from antiphon.domain.values import Value, changed, field
+from antiphon.domain.values import Value, field, replace
 
 
 class Clock(Protocol):
@@ -151,4 +151,4 @@ class Context(Value, frozen=True, gc=True):
         changed."""
         new_deadline = self.clock.monotonic() + seconds
         is_earlier = self.deadline is not None and self.deadline <= new_deadline
-        return self if is_earlier else changed(self, deadline=new_deadline)
+        return self if is_earlier else replace(self, deadline=new_deadline)

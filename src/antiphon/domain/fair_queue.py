@@ -6,10 +6,10 @@ import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.domain.context import Clock
+from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 MAX_MEASURED_ENDS = 32
@@ -142,8 +142,7 @@ class FairQueue(Generic[Q]):
         return min(MAX_RETRY_S, max(MIN_RETRY_S, items_ahead * seconds_per_item))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     """The most items that run at once, and the most that may wait."""
 
     at_once: int
@@ -159,8 +158,7 @@ class QueueLimits:
     """The most items of one actor that run at the same time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiter:
+class Waiter(Struct, frozen=True, eq=False):
     """An item that waits for a place."""
 
     actor: str

@@ -4,14 +4,13 @@ failed, or ended by a crash.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.limits import Amounts
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value, field, fields
 
 OK = "ok"
 """Status of a generation that was complete."""
@@ -110,8 +109,7 @@ class Entry(Value, frozen=True, omit_defaults=True):
     """The routes that were tried, in order, as JSON: `route`, `error` and `ms` of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsedAmounts:
+class UsedAmounts(Struct, frozen=True):
     """The amounts that all entries with the same key, user, project and model used together."""
 
     at: int
@@ -158,8 +156,7 @@ TAG = "tag:"
 """The prefix that marks the name of a dimension as a tag, as in `tag:team`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(Struct, frozen=True):
     """One of the caller's own tags."""
 
     name: str
@@ -184,8 +181,7 @@ DIMENSIONS: Mapping[str, EntryField | Bucket] = MappingProxyType(
 """All dimensions except tags, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Selects the entries whose field or tag has this value. None or an empty value selects the entries
     without a value."""
 
@@ -193,8 +189,7 @@ class Condition:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySelection:
+class EntrySelection(Struct, frozen=True):
     """The entries that began in a period and satisfy every condition."""
 
     since: int
@@ -204,8 +199,7 @@ class EntrySelection:
     conditions: tuple[Condition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(Struct, frozen=True):
     """The sum and the number of values, from which the average is computed. Two can be added."""
 
     sum: int = 0
@@ -220,8 +214,7 @@ class Mean:
         return self.sum / self.count if self.count else None
 
 
-@dataclass(frozen=True, slots=True)
-class UsageTotals:
+class UsageTotals(Struct, frozen=True):
     """Sums over entries."""
 
     requests: int = 0
@@ -249,8 +242,7 @@ class UsageTotals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportGroup:
+class ReportGroup(Struct, frozen=True):
     """The totals of the entries with equal values."""
 
     values: tuple[str | int | None, ...]
@@ -258,8 +250,7 @@ class ReportGroup:
     totals: UsageTotals
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerReport:
+class LedgerReport(Struct, frozen=True):
     """Totals of all selected entries and of their groups. The groups of the earliest period come first, then
     those with the most requests."""
 
@@ -270,8 +261,7 @@ class LedgerReport:
     """Whether there are groups that are not listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPosition:
+class EntryPosition(Struct, frozen=True):
     """A position in a list of entries: directly after the entry with this start and id."""
 
     at: int

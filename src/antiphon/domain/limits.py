@@ -1,11 +1,10 @@
 """Limits of usage, and the amounts that they count. Values only."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon.domain.identity import matches
 from antiphon.domain.prices import NANO
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value
 
 MAX_COUNT = 2**53
 """The largest amount of a limit of any measure except cost. Every JSON parser reads it exactly."""
@@ -61,8 +60,7 @@ def explain_too_large(measure: Measure, amount: int) -> str | None:
     return f"a limit of cost can be at most {maximum}"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A maximum amount of one measure in a window, for one subject. A request needs room in every limit that
     applies to it."""
 

@@ -1,19 +1,20 @@
 """Log-probabilities of tokens, as objects or packed in arrays. Objects for a long prompt would need fifteen
 times the memory."""
 
+import dataclasses
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from math import isnan
 from typing import overload
+
+from antiphon.domain.values import Struct
 
 NO_ID = -1
 """The placeholder for an unknown token id."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScore:
+class TokenScore(Struct, frozen=True):
     """One token of a text with its log-probability in the model's raw distribution: before bias, penalties,
     temperature and cuts."""
 
@@ -38,7 +39,7 @@ Scores = Sequence[TokenScore]
 """The scores of consecutive tokens of one text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PackedScores(Sequence[TokenScore]):
     """Scores in arrays. Reading a score creates a `TokenScore`."""
 
@@ -50,9 +51,9 @@ class PackedScores(Sequence[TokenScore]):
     """The bytes of every token of the vocabulary."""
     alternatives_per_token: int = 0
     """The number of alternatives in each `TokenScore`."""
-    alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    alternative_ids: "array[int]" = dataclasses.field(default_factory=lambda: array("i"))
     """The alternatives' ids, `stored_per_token` for each token."""
-    alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    alternative_logprobs: "array[float]" = dataclasses.field(default_factory=lambda: array("f"))
     stored_per_token: int | None = None
     """The number of alternatives that the arrays contain for each token; None means `alternatives_per_token`.
     A `TokenScore` gets only the first `alternatives_per_token` of them."""
@@ -100,7 +101,7 @@ class PackedScores(Sequence[TokenScore]):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class JoinedScores(Sequence[TokenScore]):
     """Several sequences of scores as one, without copying them."""
 

@@ -1,10 +1,10 @@
 """The messages of a conversation, the tools that a model may call, and its calls."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value
 
 OPEN_KEYWORDS = frozenset(
     "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
@@ -27,7 +27,7 @@ class CacheControl(Value, frozen=True):
     """How long the vendor caches the prompt: `5m`, `1h`. With None the vendor decides."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tool:
     """A function as the caller describes it."""
 
@@ -37,9 +37,9 @@ class Tool:
     """The JSON Schema of the tool's arguments, as the model sees it; None if the tool has no arguments."""
     strict: bool = False
     """Whether the caller demands that every keyword of the schema is enforced."""
-    supported_schema: Mapping[str, object] | None = field(default=None, compare=False)
+    supported_schema: Mapping[str, object] | None = dataclasses.field(default=None, compare=False)
     """`parameters` without the unsupported keywords; None if `parameters` has no unsupported keyword."""
-    field: str = field(default="tools", compare=False)
+    field: str = dataclasses.field(default="tools", compare=False)
     """The caller's name of the schema, for errors."""
     cache_control: CacheControl | None = None
     """The mark after this tool, up to which the vendor caches the prompt; None if there is no mark."""
@@ -70,8 +70,7 @@ class ToolChoice(StrEnum):
     """The model must call a tool, and writes no text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The tools of one conversation."""
 
     tools: tuple[Tool, ...]
@@ -90,8 +89,7 @@ class Tools:
         return tuple(tool for tool in self.tools if self.allowed is None or tool.name in self.allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """One call that a model made."""
 
     id: str
@@ -148,7 +146,7 @@ class Role(StrEnum):
     """The result of a call."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Message:
     """One message. `text` joins its text parts, and never contains control tokens."""
 
@@ -161,7 +159,7 @@ class Message:
     """The call that a tool's text answers."""
     reasoning: str | None = None
     """The assistant's reasoning before its text, for templates that read it."""
-    reasoning_field: str = field(default="reasoning_content", compare=False)
+    reasoning_field: str = dataclasses.field(default="reasoning_content", compare=False)
     """The name of the reasoning field in the caller's message."""
     content: tuple[Content, ...] = ()
     """The parts in their order, if one of them is not text or has a mark; otherwise empty."""

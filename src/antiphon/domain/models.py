@@ -1,15 +1,16 @@
 """Models as callers see them: aliases, profiles, LoRA adapters, their deployment, and the load of engines."""
 
+import dataclasses
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct, field
 
 STAR = "*"
 
@@ -53,8 +54,7 @@ ANYTHING = _compile_pattern(STAR)
 """The pattern of the rule `*`, which matches every name."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLayers:
+class DeviceLayers(Struct, frozen=True):
     """A device that computes layers of a model, besides the processor."""
 
     device: str
@@ -80,8 +80,7 @@ class ProfileSource(StrEnum):
     """No table knows the model, so these are the provider's defaults."""
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """Facts of one model as it is served now. None means unknown, or that only local weights have this
     fact."""
 
@@ -133,8 +132,7 @@ class Profile:
     """The devices that compute layers; the processor computes the others, or all."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerInfo:
+class TokenizerInfo(Struct, frozen=True):
     """A model's tokenizer, for clients that tokenize with this server."""
 
     context_length: int
@@ -164,8 +162,7 @@ ADAPTER_NAME_RULE = (
 """The same rule in words, after `must be`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(Struct, frozen=True):
     """One adapter that was checked against its base model."""
 
     digest: str
@@ -188,7 +185,7 @@ class AdapterOrigin(StrEnum):
     """A file or directory of the server, or an adapter of its settings."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeploymentRequest:
     """A caller's request to deploy an adapter."""
 
@@ -199,14 +196,13 @@ class DeploymentRequest:
     source: AdapterOrigin
     revision: str | None = None
     """On the hub a commit, tag or branch; None is the newest."""
-    token: str | None = field(default=None, repr=False)
+    token: str | None = dataclasses.field(default=None, repr=False)
     """For the hub only; never stored."""
     base: str | None = None
     """The base model's name; None is the only one, or the adapter's own base."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedAdapter:
+class FetchedAdapter(Struct, frozen=True):
     """An adapter that was downloaded from the hub."""
 
     path: str
@@ -218,8 +214,7 @@ class FetchedAdapter:
     """The name of the base model in the adapter's own files; None if they contain none."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeployedAdapter:
+class DeployedAdapter(Struct, frozen=True):
     """An adapter that the server offers as a model."""
 
     name: str
@@ -235,8 +230,7 @@ class DeployedAdapter:
     """Who deployed the adapter; None if the operator configured it, or if it was loaded by its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterName:
+class AdapterName(Struct, frozen=True):
     """A name of an adapter, as processes exchange it."""
 
     name: str
@@ -260,8 +254,7 @@ AdapterKey = tuple[str | None, str]
 """A project, None for the operator, and the name of an adapter in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptName:
+class KeptName(Struct, frozen=True):
     """An adapter's name that the next start restores, if the base model is still the same."""
 
     entry: AdapterName
@@ -269,8 +262,7 @@ class KeptName:
     """The fingerprint of the base model's file."""
 
 
-@dataclass(frozen=True, slots=True)
-class NameChange:
+class NameChange(Struct, frozen=True):
     """A change of a name that lasts over a restart."""
 
     project: str | None
@@ -284,8 +276,7 @@ class NameChange:
         return self.project, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class DeployedBase:
+class DeployedBase(Struct, frozen=True):
     """A base model that is served."""
 
     name: str
@@ -299,8 +290,7 @@ LATENCY_BOUNDS: tuple[float, ...] = (
 """Upper bounds of a Histogram's buckets, in seconds; the last bucket has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(Struct, frozen=True):
     """Counts of times in buckets; the counts only grow."""
 
     counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
@@ -333,8 +323,7 @@ class Timer:
         return Histogram(tuple(self._counts), self._total)
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterLoad:
+class AdapterLoad(Struct, frozen=True):
     """The current load of one adapter."""
 
     adapter: str
@@ -344,8 +333,7 @@ class AdapterLoad:
     decoded_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The memory of a device, and the part that all programs use now."""
 
     device: str
@@ -358,8 +346,7 @@ class DeviceMemory:
     """Bytes; None if the driver does not report it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The load of one engine now. The fields that count something `so far` only grow. The others rise and
     fall."""
 

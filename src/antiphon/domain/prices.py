@@ -3,9 +3,9 @@ integers, so sums are exact."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from antiphon.domain.identity import matches
+from antiphon.domain.values import Struct
 
 DIGITS = 9
 """The most decimal places of an amount."""
@@ -49,8 +49,7 @@ MILLION = 1_000_000
 """The number of tokens that a price is for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """The price of a model's tokens from a time on. Amounts are nano-units of the currency for a million
     tokens: 0.15 dollars for a million are 150,000,000."""
 

@@ -1,7 +1,7 @@
 """Requests of callers as frozen values, independent of dialects: generations and embeddings."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon.domain.events import UsageSource
@@ -10,7 +10,7 @@ from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import Message, Tools
 from antiphon.domain.retrieval import Retrieval
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value, field
 
 
 class ConstraintKind(StrEnum):
@@ -32,8 +32,7 @@ class ConstraintKind(StrEnum):
     """Calls of functions, perhaps in free text; `constraints.grammar_types` reads the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDeclaration:
+class SchemaDeclaration(Struct, frozen=True):
     """A JSON Schema as the caller declared it, for vendors, which enforce it themselves."""
 
     source: str
@@ -43,7 +42,7 @@ class SchemaDeclaration:
     strict: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Constraint:
     """The form that generated text must have. A constraint that cannot be enforced is refused."""
 
@@ -52,9 +51,9 @@ class Constraint:
     whitespace: str | None = None
     """For JSON only: a regular expression for the optional whitespace wherever JSON allows it. None allows
     one space after each comma and colon, and no other whitespace."""
-    declared: SchemaDeclaration | None = field(default=None, compare=False)
+    declared: SchemaDeclaration | None = dataclasses.field(default=None, compare=False)
     """For JSON_SCHEMA: the schema before keywords were left out, for vendors. Token engines do not get it."""
-    field: str = field(default="response_format", compare=False)
+    field: str = dataclasses.field(default="response_format", compare=False)
     """The caller's name of the field, for errors."""
     prelude: str = ""
     """The text before the constrained text, which is a model's reasoning, in the form of
@@ -79,8 +78,7 @@ class Truncation(StrEnum):
     """Keep the first tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningTerms:
+class ReasoningTerms(Struct, frozen=True):
     """A dialect's names of the reasoning fields, for errors."""
 
     effort: str = "reasoning_effort"
@@ -93,7 +91,7 @@ class ReasoningTerms:
     """The smallest budget that the dialect allows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reasoning:
     """The reasoning that a model does before it answers."""
 
@@ -107,11 +105,10 @@ class Reasoning:
     """Whether the answer contains the reasoning. The tokens of the reasoning count also if it does not."""
     wanted: bool = False
     """Whether a model without reasoning refuses the request."""
-    terms: ReasoningTerms = field(default=ReasoningTerms(), compare=False)
+    terms: ReasoningTerms = dataclasses.field(default=ReasoningTerms(), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """A prompt of messages, rendered by the model's chat template."""
 
     messages: tuple[Message, ...]
@@ -134,8 +131,7 @@ class Conversation:
     reasoning: Reasoning = field(default_factory=Reasoning)
 
 
-@dataclass(frozen=True, slots=True)
-class RawPrompt:
+class RawPrompt(Struct, frozen=True):
     """A prompt that no template changes: a text, which may contain control tokens, or token ids."""
 
     text: str | None = None
@@ -281,8 +277,7 @@ class Pooling(StrEnum):
     """For a reranker: one number for a query and a document, the logarithm of the odds that they match."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingFacts:
+class EmbeddingFacts(Struct, frozen=True):
     """The vectors that an embedding model makes."""
 
     dimensions: int
@@ -295,8 +290,7 @@ class EmbeddingFacts:
         return self.pooling is Pooling.RANK
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingRequest:
+class EmbeddingRequest(Struct, frozen=True):
     """A request for embeddings."""
 
     model: str
@@ -306,8 +300,7 @@ class EmbeddingRequest:
     """How many numbers each vector shall have; None means the model's own dimensions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Embeddings:
+class Embeddings(Struct, frozen=True):
     """The vectors of a request."""
 
     vectors: bytes
@@ -328,8 +321,7 @@ class Embeddings:
         return (self.vectors[index : index + width] for index in range(0, len(self.vectors), width))
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedRequest:
+class EmbedRequest(Struct, frozen=True):
     """A request to a token engine: compute the vectors of several texts, given as token ids."""
 
     texts: tuple[tuple[int, ...], ...]
@@ -338,8 +330,7 @@ class EmbedRequest:
     """An opaque id; actors take turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
+class Vectors(Struct, frozen=True):
     """Vectors of consecutive texts. An engine yields several `Vectors` for one request. Together they contain
     all texts, in order."""
 

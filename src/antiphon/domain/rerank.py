@@ -1,12 +1,10 @@
 """Requests that rank documents by how well they match a query, and the results."""
 
-from dataclasses import dataclass
-
 from antiphon.domain.events import UsageSource
+from antiphon.domain.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class RerankRequest:
+class RerankRequest(Struct, frozen=True):
     """A request to rank documents."""
 
     model: str
@@ -17,8 +15,7 @@ class RerankRequest:
     """The number of tokens of each document to keep, from its beginning; None keeps all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """The result of a request to rank documents."""
 
     scores: tuple[float, ...]

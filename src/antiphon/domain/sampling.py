@@ -5,13 +5,10 @@ and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirosta
 Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position) alone.
 """
 
-from dataclasses import dataclass
-
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Mirostat:
+class Mirostat(Struct, frozen=True):
     """Sampling that steers the surprise of each token towards a target (Basu and others, 2020)."""
 
     target: float = 1.5
@@ -22,8 +19,7 @@ class Mirostat:
     """2 cuts by surprise; 1 estimates a top-k from Zipf's law."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Struct, frozen=True):
     """The sampling values that an engine gets. Every option has a value."""
 
     temperature: float = 1.0

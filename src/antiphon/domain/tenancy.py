@@ -1,7 +1,8 @@
 """Projects, users, memberships, keys, and the rules for their names."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from antiphon.domain.values import Struct
 
 
 class Redaction(StrEnum):
@@ -17,16 +18,14 @@ class Redaction(StrEnum):
     """IP addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordingPolicy:
+class RecordingPolicy(Struct, frozen=True):
     """How a project's requests are recorded: for how many days, and what is redacted."""
 
     days: int
     redact: tuple[Redaction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class RecordedRequest(Struct, frozen=True):
     """One recorded request with its answer."""
 
     id: str
@@ -68,8 +67,7 @@ class KeyKind(StrEnum):
     """The operator, for everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(Struct, frozen=True):
     """The owner of keys, usage and knowledge."""
 
     id: str
@@ -84,8 +82,7 @@ class Project:
     """How its requests are recorded; None if they are not recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A person."""
 
     id: str
@@ -98,8 +95,7 @@ class User:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """A user's role in a project."""
 
     project: str
@@ -108,8 +104,7 @@ class Membership:
     created: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """The models and paths that a key allows. They restrict the permissions of its owner."""
 
     models: tuple[str, ...] | None = None
@@ -121,8 +116,7 @@ class Grant:
 EVERYTHING = Grant()
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A stored key: never the secret itself."""
 
     id: str
@@ -150,8 +144,7 @@ class Key:
         return self.family or self.id
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditEntry(Struct, frozen=True):
     """One change and its author."""
 
     id: int

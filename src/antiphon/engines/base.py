@@ -33,7 +33,6 @@ string. `antiphon.testing.check_token_engine` checks the contract:
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -54,6 +53,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.sampling import Sampling, SamplingOptions
+from antiphon.domain.values import Struct, field
 
 
 class EngineState(StrEnum):
@@ -70,8 +70,7 @@ class EngineState(StrEnum):
     """The engine does not start any more: it died too often, or cannot load. An operator must act."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSize:
+class RequestSize(Struct, frozen=True):
     """The most tokens that one request can take."""
 
     prompt_tokens: int
@@ -210,8 +209,7 @@ PREFILL_CHUNK = 512
 """The most prompt tokens of one step if no setting tells the number."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSpec:
+class LoadSpec(Struct, frozen=True):
     """Everything that an engine host needs to load a model."""
 
     model: str
@@ -279,8 +277,7 @@ class LoadSpec:
         return PREFILL_CHUNK if self.prefill_chunk is None else self.prefill_chunk
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSegment:
+class TokenSegment(Struct, frozen=True):
     """A piece of the prompt as token ids."""
 
     tokens: tuple[int, ...]
@@ -289,16 +286,14 @@ class TokenSegment:
 Segment = TokenSegment
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """Text to tokenize. The text of a control token becomes that token only if `control` is set."""
 
     text: str
     control: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRequest:
+class TokenRequest(Struct, frozen=True):
     """A request to generate one sequence."""
 
     segments: tuple[Segment, ...]
@@ -333,8 +328,7 @@ class TokenRequest:
     """With `logprobs`: the alternatives are these tokens in this order, for any k."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """The token counts of one sequence."""
 
     prompt_tokens: int
@@ -342,8 +336,7 @@ class Counts:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceStarted:
+class SequenceStarted(Struct, frozen=True):
     """The sequence is admitted to the batch; it has no token yet."""
 
     prompt_tokens: int
@@ -353,8 +346,7 @@ class SequenceStarted:
     """Seconds between the request and its admission."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScores:
+class PromptScores(Struct, frozen=True):
     """Log-probabilities of consecutive prompt tokens, each given all tokens before it. The scores of one
     prompt come in several events, in order, before the first Steps. Together they include each prompt token
     except the first."""
@@ -372,8 +364,7 @@ class PromptScores:
     position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """One or several new tokens, in order."""
 
     tokens: tuple[int, ...]
@@ -394,8 +385,7 @@ class StopCause(StrEnum):
     """`max_tokens` or the end of the context was reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceFinished:
+class SequenceFinished(Struct, frozen=True):
     """The sequence is complete and its cells are free."""
 
     cause: StopCause
@@ -416,8 +406,7 @@ class TokenKind(StrEnum):
     UNUSED = "unused"
 
 
-@dataclass(frozen=True, slots=True)
-class PairFrame:
+class PairFrame(Struct, frozen=True):
     """The tokens that a reranker needs before, between and after a query and a document."""
 
     before: tuple[int, ...] = ()
@@ -425,8 +414,7 @@ class PairFrame:
     after: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InfillTokens:
+class InfillTokens(Struct, frozen=True):
     """The control tokens of a model that fills in the middle of a text."""
 
     prefix: int
@@ -437,8 +425,7 @@ class InfillTokens:
     """Comes last. The model then generates the middle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """Bytes and kind of each id, loaded once, and the special ids."""
 
     pieces: tuple[bytes, ...]
@@ -462,8 +449,7 @@ class Vocabulary:
     """The tokens around a pair of texts in a reranker without a template of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
+class EngineInfo(Struct, frozen=True):
     """The loaded model, the library that runs it, and its current load."""
 
     architecture: str

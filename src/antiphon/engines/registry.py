@@ -4,14 +4,15 @@ Adapters are added and removed while requests run, and a reload replaces the oth
 engine that it found, so removing a name ends no request.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, RouteTry, encode_tries
 from antiphon.domain.models import STAR, Adapter, Aliases, DeployedAdapter
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine, EngineState
 from antiphon.engines.route_state import RouteState
 from antiphon.errors import ModelNotFound
@@ -32,7 +33,7 @@ def describe_missing_model(name: str) -> str:
     return f"The model `{printable_name}` does not exist or you do not have access to it."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ModelRoute:
     """One way to serve a model. Two routes are never equal."""
 
@@ -53,11 +54,11 @@ class ModelRoute:
     """Routes of a lower order come first."""
     in_flight_limit: int | None = None
     """The most requests in flight over all processes of this server; None is no limit."""
-    state: RouteState = field(default_factory=RouteState, repr=False)
+    state: RouteState = dataclasses.field(default_factory=RouteState, repr=False)
     """The state of the route in this process. Routes that fail together share one."""
-    header: bytes = field(default=b"", init=False, repr=False)
+    header: bytes = dataclasses.field(default=b"", init=False, repr=False)
     """The value of `x-antiphon-route`."""
-    aborted_try: str = field(default="", init=False, repr=False)
+    aborted_try: str = dataclasses.field(default="", init=False, repr=False)
     """The ledger's text for a request that was on this route when its HTTP process died."""
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class ModelRoute:
         object.__setattr__(self, "aborted_try", encode_tries((RouteTry(self.name, None, 0),), ABORTED))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Model:
     """A model's name and its routes. Permissions and limits follow the name, the price follows the route."""
 
@@ -96,9 +97,11 @@ class Model:
     """Whether the settings give the model routes, so that it has no engine of its own."""
     prefers_prefix: bool = False
     """Whether requests with a common prompt prefix prefer the same route."""
-    counted_name: str = field(default="", init=False, repr=False, compare=False)
+    counted_name: str = dataclasses.field(default="", init=False, repr=False, compare=False)
     """The name under which limits, prices and sums of usage count the model."""
-    orders: tuple[tuple[ModelRoute, ...], ...] = field(default=(), init=False, repr=False, compare=False)
+    orders: tuple[tuple[ModelRoute, ...], ...] = dataclasses.field(
+        default=(), init=False, repr=False, compare=False
+    )
     """The routes, grouped by order."""
 
     def __post_init__(self) -> None:
@@ -136,8 +139,7 @@ LONGEST_NAME = 256
 """The most characters of a name that a pattern takes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelPattern:
+class ModelPattern(Struct, frozen=True, eq=False):
     """A model whose name ends with `*`: each name with the same prefix is a model of its own. Two patterns
     are never equal."""
 

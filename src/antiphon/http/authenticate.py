@@ -14,7 +14,7 @@ from starlette.types import Scope
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
 from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
@@ -169,7 +169,7 @@ class Authenticator:
             is_placeholder = requested_scope.project == self._get_dialect(request.path).placeholder_project
             if requested_scope.project is None or not is_placeholder or error.param != PROJECT_PARAMETER:
                 raise
-        return await self._find_actor(token, changed(requested_scope, project=None))
+        return await self._find_actor(token, replace(requested_scope, project=None))
 
     async def _find_actor(self, token: str, requested_scope: RequestedScope) -> Actor:
         """Asks the verifiers in order, and returns the actor of the first one that knows the token. Raises

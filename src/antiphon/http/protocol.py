@@ -14,7 +14,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
@@ -24,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
+from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
 from antiphon.http.connection import CONNECTION, Connection, OutgoingData, SlowClientWatch, get_connection
 from antiphon.telemetry.logs import record
@@ -50,8 +50,7 @@ LINGER_SECONDS = 5.0
 """Seconds after an answer in which the rest of a body can arrive and the client can read a refusal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolOptions:
+class ProtocolOptions(Struct, frozen=True):
     """Options that all connections of a server share."""
 
     get_dialect: Callable[[str], Dialect]
@@ -65,8 +64,7 @@ class ProtocolOptions:
     """Drops connections whose clients do not read."""
 
 
-@dataclass(slots=True)
-class ShutdownState:
+class ShutdownState(Struct):
     """Whether the server is shutting down, and how long it then keeps idle connections."""
 
     grace_seconds: float | None = None

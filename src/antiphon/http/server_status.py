@@ -7,12 +7,12 @@ and waits at most a second. It reports an engine that does not answer as not up.
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
 from antiphon.domain.identity import Right
 from antiphon.domain.models import Load
+from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, ObservableEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
@@ -56,8 +56,7 @@ HEALTH_SCHEMA = {
 """The schema of both health endpoints."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineReport:
+class EngineReport(Struct, frozen=True):
     """What is known about an engine when metrics are requested."""
 
     is_up: bool

@@ -4,7 +4,6 @@ dialect."""
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import TypeVar
 
 from antiphon.dialects.base import (
@@ -24,6 +23,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.values import replace
 from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model
 from antiphon.errors import (

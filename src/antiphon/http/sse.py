@@ -8,11 +8,11 @@ disconnects the client after a while.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import KEEP_ALIVE
+from antiphon.domain.values import Struct
 from antiphon.http.connection import Connection
 
 HIGH_WATER = 1 << 16
@@ -25,8 +25,7 @@ HEADERS: list[tuple[bytes, bytes]] = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimeouts:
+class StreamTimeouts(Struct, frozen=True):
     """The timeouts of a stream, in seconds."""
 
     keep_alive_after: float

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.types import Scope
@@ -14,6 +13,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.tracing import Tracer
+from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
@@ -58,8 +58,7 @@ class Coordination(Protocol):
         processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppState:
+class AppState(Struct, frozen=True):
     """Everything that the application and its handlers use."""
 
     pipeline: Runner

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.ledger import Entry
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.records import encode_entry
 from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
@@ -47,8 +47,7 @@ STALE_S = 60.0
 """Age in seconds of an unfinished file that is deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStatus:
+class DrainStatus(Struct, frozen=True):
     """The state of the drain."""
 
     is_draining: bool

@@ -9,9 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy
+from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log

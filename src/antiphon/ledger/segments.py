@@ -19,7 +19,7 @@ from pathlib import Path
 
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import ABORTED, Entry
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.ledger.records import (
     HEADER,
     MAX_PAYLOAD,
@@ -243,7 +243,7 @@ class SegmentReader:
             if entry is None:
                 self._log_damage("another version of Antiphon wrote a record", len(payload))
             else:
-                aborted.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
+                aborted.append(replace(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()
         return aborted
 

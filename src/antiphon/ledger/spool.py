@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antiphon.domain.ledger import Entry
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.records import MAX_PAYLOAD, encode_entry
@@ -260,7 +260,7 @@ def _build_full_error(problem: str) -> LedgerFull:
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
     """Returns a completion that fits into its reserved space: the counts and the status of `entry`, and the
     names of `intent`. It has no routes, because `intent` has none."""
-    return changed(
+    return replace(
         intent,
         attempts=entry.attempts,
         prompt_tokens=entry.prompt_tokens,

@@ -8,11 +8,11 @@ methods in one event loop.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import add
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
+from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.refusals import Refusal, build_refusal, pick_longest
@@ -24,8 +24,7 @@ UNUSED_NS = 24 * 3600 * SECOND
 """Nanoseconds after which an unused counter is dropped. Its usage can be read from the ledger again."""
 
 
-@dataclass(slots=True)
-class LimitCounter:
+class LimitCounter(Struct):
     """The counter of one limit, with the limit as the latest request had it."""
 
     limit: Limit
@@ -40,8 +39,7 @@ class LimitCounter:
     """Whether its usage is reported to the budget watch."""
 
 
-@dataclass(slots=True)
-class ClaimPart:
+class ClaimPart(Struct):
     """The amounts that one claim has reserved in one limit."""
 
     limit_counter: LimitCounter

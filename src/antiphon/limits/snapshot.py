@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import antiphon
 from antiphon.domain.limits import Limit
+from antiphon.domain.values import Struct
 from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.processes.ipc import FrameError, from_line, to_line
 
@@ -19,8 +19,7 @@ MAX_DRIFT_S = 1.0
 was restarted or its clock was set. The file is then not used."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterState:
+class CounterState(Struct, frozen=True):
     """A limit and the amounts of its counter."""
 
     limit: Limit
@@ -28,8 +27,7 @@ class CounterState:
     """The amounts by window slot; see `limits.windows`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartState:
+class PartState(Struct, frozen=True):
     """The amounts that a claim has reserved in one limit."""
 
     limit: str
@@ -39,16 +37,14 @@ class PartState:
     is_extended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimState:
+class ClaimState(Struct, frozen=True):
     """An open claim."""
 
     id: str
     parts: tuple[PartState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """All counters and open claims of a limiter at one moment."""
 
     at: ClockReading

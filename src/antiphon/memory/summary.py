@@ -5,10 +5,10 @@ a system message, because it repeats texts of callers and tools.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from antiphon.domain.messages import Message, Role, TextContent
+from antiphon.domain.values import Struct, replace
 from antiphon.memory.turns import count_leading, find_turns
 
 MOST_TOKENS = 512
@@ -42,8 +42,7 @@ OMITTED = "\n[...]\n"
 """Replaces the middle of a text that `cut_middle` shortens."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptBudget:
+class PromptBudget(Struct, frozen=True):
     """The most tokens of a prompt."""
 
     tokens: int

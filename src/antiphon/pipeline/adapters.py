@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +27,7 @@ from antiphon.domain.models import (
     KeptName,
     NameChange,
 )
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import AdapterEngine, Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
@@ -56,8 +56,7 @@ allowed directory; None allows the operator's directories. Raises InvalidValue f
 PermissionDenied."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterTarget:
+class AdapterTarget(Struct, frozen=True):
     """A base model that can use adapters."""
 
     engine: AdapterEngine
@@ -74,8 +73,7 @@ class AdapterTarget:
     """The fingerprint of the model's file."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterRequest:
+class AdapterRequest(Struct, frozen=True):
     """An adapter that a caller wants to load."""
 
     name: str
@@ -94,8 +92,7 @@ class AdapterRequest:
     """The project that owns the adapter; None for the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectQuota:
+class ProjectQuota(Struct, frozen=True):
     """The most adapters of one project, and the most bytes of them together."""
 
     adapters: int = 0

@@ -14,7 +14,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.tracing import Span
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
 from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
 
@@ -66,7 +66,7 @@ class ChildCalls:
         span."""
         outer_context = self._context
         with stage as span:
-            self._context = changed(outer_context, span=span)
+            self._context = replace(outer_context, span=span)
             try:
                 yield span
             finally:
@@ -91,6 +91,6 @@ class ChildCalls:
     async def _build_child_context(self) -> Context:
         """Writes the parent's intent, and returns the context of a child call."""
         if self._meter is None:
-            return changed(self._context, progress=RequestProgress())
+            return replace(self._context, progress=RequestProgress())
         await self._meter.admit()
-        return changed(self._context, progress=RequestProgress(), parent=self._meter.id)
+        return replace(self._context, progress=RequestProgress(), parent=self._meter.id)

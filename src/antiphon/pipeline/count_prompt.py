@@ -1,13 +1,11 @@
 """Counts the tokens of a conversation's prompt, for memory strategies."""
 
-from dataclasses import dataclass, replace
-
 from antiphon.domain.context import Context
 from antiphon.domain.memory import MEMORY_FIELD, BudgetedStrategy
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
 from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
@@ -29,11 +27,10 @@ def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) 
 def replace_messages(request: GenerationRequest, messages: tuple[Message, ...]) -> GenerationRequest:
     """Returns the request with other messages, and without its memory strategy."""
     conversation = replace(require_conversation(request), messages=messages)
-    return changed(request, prompts=(conversation,), memory=None)
+    return replace(request, prompts=(conversation,), memory=None)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSize:
+class PromptSize(Struct, frozen=True):
     """The tokens of a prompt, and the model's context length."""
 
     tokens: int | None
@@ -70,7 +67,7 @@ async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Co
         overflow=caller_output.overflow,
         is_usual=caller_output.is_usual,
     )
-    probe = changed(request, output=output, sampling=SamplingOptions())
+    probe = replace(request, output=output, sampling=SamplingOptions())
     try:
         return (await engine.prepare(probe, context)).size
     except ContextLengthExceeded:
@@ -83,7 +80,7 @@ async def measure_conversation(
     """Returns the size of the whole conversation on the first route that works."""
 
     async def measure(use: RouteUse) -> PromptSize:
-        size = await measure_prompt(use.route.engine, changed(request, memory=None), context)
+        size = await measure_prompt(use.route.engine, replace(request, memory=None), context)
         use.close()
         return size
 

@@ -8,7 +8,6 @@ that the operator named or that was loaded by its path.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import replace
 from typing import Protocol
 
 from antiphon.domain.context import Clock, SystemClock
@@ -20,6 +19,7 @@ from antiphon.domain.models import (
     DeploymentRequest,
     FetchedAdapter,
 )
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -11,7 +10,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import EmbeddingRequest, Embeddings
 from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RerankEngine, TextEmbeddingEngine
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import UnsupportedParameter
@@ -41,8 +40,7 @@ Attempt = Callable[[RouteUse, Reserve], Awaitable[T]]
 """Sends the request on one route, after its usage is reserved."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(Struct, frozen=True):
     """The facts of a request that are logged and counted."""
 
     kind: str
@@ -55,8 +53,7 @@ class RequestInfo:
     """Counts the request in the metrics: label of the model, status, tokens, seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingStages:
+class EmbeddingStages(Struct, frozen=True):
     """The stages of embeddings and rankings."""
 
     models: ModelRegistry
@@ -117,7 +114,7 @@ class EmbeddingStages:
             outcome = RequestOutcome(status, usage, context.clock.monotonic() - started_at)
             ledger_error = None if meter is None else meter.close(outcome)
             logged_by_edge = ledger_error is not None or is_logged_by_edge(sys.exception(), context)
-            outcome = outcome if ledger_error is None else changed(outcome, status=ledger_error.code)
+            outcome = outcome if ledger_error is None else replace(outcome, status=ledger_error.code)
             close_operation(context, model, outcome)
             _report(outcome, info, context, logged_by_edge)
         try:

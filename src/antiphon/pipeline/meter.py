@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from types import TracebackType
 
 from antiphon.domain.context import Clock, Context
@@ -30,7 +29,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.token_estimate import estimate_tokens, measure_speech, measure_text
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
@@ -45,8 +44,7 @@ OK = "ok"
 CANCELLED = "cancelled"
 
 
-@dataclass(slots=True)
-class GenerationTally:
+class GenerationTally(Struct):
     """The counts of one generation so far."""
 
     started_at: float
@@ -164,7 +162,7 @@ class Settlement:
         )
         ledger_error = None if self._meter is None else self._meter.close(outcome)
         if ledger_error is not None:
-            outcome = changed(outcome, status=ledger_error.code)
+            outcome = replace(outcome, status=ledger_error.code)
         if context.span is not None:
             close_operation(context, self._model, outcome, tally.finish_reasons, tally.answer)
         logged_by_edge = ledger_error is not None or is_logged_by_edge(error, context)

@@ -1,13 +1,12 @@
 """Prepares a request on one route, without the optional parameters that the route's engine lacks."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.base import Engine, PreparedRequest
 from antiphon.errors import UnsupportedParameter
 
@@ -31,13 +30,13 @@ async def prepare(engine: Engine, request: GenerationRequest, context: Context) 
 
 def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest:
     """Returns the request without one of its optional parameters."""
-    request = changed(request, optional=request.optional - {name})
+    request = replace(request, optional=request.optional - {name})
     if name in SamplingOptions.__struct_fields__:
-        return changed(request, sampling=changed(request.sampling, **{name: None}))
+        return replace(request, sampling=replace(request.sampling, **{name: None}))
     if name == "stop":
-        return changed(request, output=changed(request.output, stop=()))
+        return replace(request, output=replace(request.output, stop=()))
     remove_option = partial(_remove_reasoning_option, name)
-    return changed(
+    return replace(
         request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)
     )
 

@@ -1,7 +1,6 @@
 """The texts of an answer, for projects that record their requests and for spans that contain texts."""
 
 import json
-from dataclasses import dataclass, field
 
 from antiphon.domain.events import (
     Event,
@@ -13,10 +12,10 @@ from antiphon.domain.events import (
     ToolCallStarted,
 )
 from antiphon.domain.retrieval import References
+from antiphon.domain.values import Struct, field
 
 
-@dataclass(slots=True)
-class RecordedCall:
+class RecordedCall(Struct):
     """The recorded part of a tool call."""
 
     id: str
@@ -24,8 +23,7 @@ class RecordedCall:
     arguments: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class RecordedChoice:
+class RecordedChoice(Struct):
     """The recorded part of one choice."""
 
     text: list[str] = field(default_factory=list)

@@ -5,14 +5,13 @@ each turn about once.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawPrompt
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -65,8 +64,7 @@ def _digest(*texts: str) -> bytes:
     return sha256(repr(texts).encode(errors="surrogatepass")).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class RelevanceStages:
+class RelevanceStages(Struct, frozen=True):
     """The strategy and its cache, built once per process."""
 
     models: ModelRegistry
@@ -85,7 +83,7 @@ class RelevanceStages:
         budget, and ModelNotFound, PermissionDenied or UnsupportedParameter for the embedding model."""
         messages = require_conversation(request).messages
         encoder = self._resolve_encoder(strategy, context)
-        scratch_context = changed(context, progress=RequestProgress())
+        scratch_context = replace(context, progress=RequestProgress())
         size = await measure_conversation(request, model, scratch_context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         if size.tokens is not None and size.tokens <= budget.tokens:

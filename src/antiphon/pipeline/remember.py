@@ -4,13 +4,11 @@
 prompt.
 """
 
-from dataclasses import dataclass
-
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.registry import Model
 from antiphon.errors import InvalidValue
 from antiphon.memory.last_messages import TurnSearch, keep_last_messages
@@ -22,8 +20,7 @@ from antiphon.pipeline.route_use import RoutePolicy, RouteUse
 from antiphon.pipeline.summarise import SummaryStages
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStages:
+class MemoryStages(Struct, frozen=True):
     """The stages of memory strategies that call models, built once per process."""
 
     summaries: SummaryStages
@@ -57,7 +54,7 @@ async def _keep_last_tokens(
 ) -> tuple[Message, ...]:
     """Returns the leading messages and as many of the last turns as fit the budget. Raises InvalidValue if
     the last turn does not fit."""
-    scratch_context = changed(context, progress=RequestProgress())
+    scratch_context = replace(context, progress=RequestProgress())
 
     async def search(use: RouteUse) -> tuple[Message, ...]:
         turns = TurnSearch(require_conversation(request).messages, strategy.tokens)

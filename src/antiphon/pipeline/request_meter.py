@@ -12,7 +12,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry, encode_tries
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
-from antiphon.domain.values import Value, changed
+from antiphon.domain.values import Value, replace
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import LedgerFull, PermissionDenied
@@ -146,7 +146,7 @@ class RequestMeter:
             self._price = None  # the currency has changed since, and sums can have only one currency
         usage = outcome.usage
         if not self._is_counted and outcome.first_token_s is None:  # the vendor's first event never came
-            usage = changed(usage, source=UsageSource.ESTIMATED)
+            usage = replace(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
             self._metrics.add_cost(self._model.label, self._price.currency, cost)

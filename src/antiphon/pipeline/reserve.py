@@ -6,13 +6,13 @@ A request without limits costs nothing here.
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject
 from antiphon.domain.prices import Price, find_currency
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import RequestSize
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.ledger.base import Ledger, Recorder
@@ -151,8 +151,7 @@ class ExhaustedLimits:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Accounting:
+class Accounting(Struct, frozen=True):
     """Limiter, ledger and prices, where keys are on."""
 
     limiter: Limiter

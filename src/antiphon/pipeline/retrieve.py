@@ -5,7 +5,6 @@ references are the first event of the stream, once the engine has begun.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event, TextDelta, Usage
@@ -20,7 +19,7 @@ from antiphon.domain.retrieval import (
     UnknownCitations,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     AntiphonError,
@@ -64,8 +63,7 @@ MIN_ANSWER_TOKENS = 256
 """Tokens that stay free for the answer if the caller sets no maximum."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalStages:
+class RetrievalStages(Struct, frozen=True):
     """The stages of retrieval, built once per process."""
 
     models: ModelRegistry
@@ -129,7 +127,7 @@ class RetrievalStages:
     ) -> tuple[GenerationRequest, tuple[ReferencedChunk, ...]]:
         """Returns the request with as many of the best chunks as fit the model's context, and these
         chunks."""
-        scratch_context = changed(context, progress=RequestProgress())
+        scratch_context = replace(context, progress=RequestProgress())
         low, high, count = 0, len(chunks), len(chunks)  # usually all of them fit
         while low < high:
             if await self._fits_context(
@@ -150,7 +148,7 @@ class RetrievalStages:
         )
         answer_tokens *= max(output.choices, output.best_of or 0)
         max_prompt_tokens = -1 if output.truncate_prompt is None else output.truncate_prompt
-        untruncated = changed(request, output=changed(output, truncate_prompt=None))
+        untruncated = replace(request, output=replace(output, truncate_prompt=None))
 
         async def measure(use: RouteUse) -> bool:
             prepared = await prepare(use.route.engine, untruncated, context)
@@ -254,7 +252,7 @@ class ReferenceSearch:
             self.notes.append(f"the reranker {model} failed ({error.code}); the order is that of the search")
             return chunks
         ranked = [
-            changed(chunk, relevance=score) for chunk, score in zip(chunks, ranking.scores, strict=True)
+            replace(chunk, relevance=score) for chunk, score in zip(chunks, ranking.scores, strict=True)
         ]
         return [ranked[index] for index in ranking.order()]
 
@@ -299,7 +297,7 @@ def _insert_before(
         cites = retrieval is not None and retrieval.cites
         messages = insert_chunks(conversation.messages, question_index, chunks, cites)
         conversation = replace(conversation, messages=messages)
-    return changed(request, prompts=(conversation,), retrieval=None)
+    return replace(request, prompts=(conversation,), retrieval=None)
 
 
 def _to_reference(hit: SearchHit) -> ReferencedChunk:

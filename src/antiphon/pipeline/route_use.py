@@ -5,11 +5,11 @@ that requests avoid the route for a while. It writes the route's metrics and the
 """
 
 import asyncio
-from dataclasses import dataclass
 
 from antiphon.domain.context import Context
 from antiphon.domain.ledger import CANCELLED, OK, RouteTry
 from antiphon.domain.limits import Amounts, Limit, Measure, Subject
+from antiphon.domain.values import Struct
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import (
     AntiphonError,
@@ -38,8 +38,7 @@ NOTHING = Amounts()
 MILLISECONDS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class RoutePolicy:
+class RoutePolicy(Struct, frozen=True):
     """The options that all uses of routes share."""
 
     metrics: Metrics

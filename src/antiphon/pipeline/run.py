@@ -15,7 +15,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.limits.base import Limiter
 from antiphon.memory.summary_caches import ProcessSummaries, SummaryCache
@@ -94,7 +94,7 @@ class Pipeline:
         model = resolve(self.models, requested_model, context.actor)
         context.progress.model = model.name
         if requested_model != model.name:
-            request = changed(request, model=model.name)
+            request = replace(request, model=model.name)
         if request.timeout is not None:
             context = context.limit_time(request.timeout)
         if context.span is not None:

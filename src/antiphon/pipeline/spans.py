@@ -14,7 +14,7 @@ from antiphon.domain.messages import MediaContent, Message
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest
 from antiphon.domain.retrieval import References, Retrieval
 from antiphon.domain.tracing import Attributes, AttributeValue, Span, SpanKind
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.pipeline.recorded_answer import RecordedAnswer
@@ -58,7 +58,7 @@ def open_operation(operation: str, model: Model, context: Context, span: Span) -
         "gen_ai.provider.name": model.routes[0].provider or OWN_PROVIDER,
         "gen_ai.request.model": model.label,
     }
-    return changed(context, span=span.open(f"{operation} {model.label}", kind, attributes))
+    return replace(context, span=span.open(f"{operation} {model.label}", kind, attributes))
 
 
 def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
@@ -149,7 +149,7 @@ def open_attempt(route: ModelRoute, model: Model, context: Context, span: Span) 
         "antiphon.route": route.label,
         "antiphon.attempt": context.progress.attempts,
     }
-    return changed(context, span=span.open(f"attempt {route.label}", kind, attributes))
+    return replace(context, span=span.open(f"attempt {route.label}", kind, attributes))
 
 
 def close_attempt(span: Span, outcome: str, seconds: float) -> None:

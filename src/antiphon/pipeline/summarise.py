@@ -7,13 +7,12 @@ summary does not cover. The writer is the model that writes the summary.
 """
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.memory import MEMORY_FIELD, MemoryReport, Summary
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -51,8 +50,7 @@ MAX_PARTS = 32
 """The most parts of a summary that one request writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryStages:
+class SummaryStages(Struct, frozen=True):
     """The strategy and its cache, built once per process."""
 
     models: ModelRegistry
@@ -65,7 +63,7 @@ class SummaryStages:
         """Returns the messages that the model sees, and a report. Raises InvalidValue if no summary makes the
         conversation fit the budget, and ModelNotFound or PermissionDenied for the writer."""
         writer = await self._resolve_writer(strategy, model, context)
-        scratch_context = changed(context, progress=RequestProgress())
+        scratch_context = replace(context, progress=RequestProgress())
         size = await measure_conversation(request, model, scratch_context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         messages = require_conversation(request).messages
@@ -98,8 +96,7 @@ class SummaryStages:
         return writer
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRequest:
+class SummaryRequest(Struct, frozen=True):
     """A request whose conversation is too long for its budget."""
 
     request: GenerationRequest

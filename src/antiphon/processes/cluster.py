@@ -5,14 +5,15 @@ always restarted, because the cluster can come back.
 """
 
 import asyncio
+import dataclasses
 import os
 import secrets
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.ray.config import (
@@ -76,7 +77,7 @@ def filter_ray_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class ClusterNode:
     """The node process of one server. It starts or joins the Ray cluster."""
 
@@ -84,11 +85,11 @@ class ClusterNode:
     address: ClusterAddress
     runtime: Path
     """The runtime directory of the server."""
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set when the node has joined the cluster, or has failed to join."""
     error: AntiphonError | None = None
     """Why the node never joined the cluster."""
-    watch: ChildWatch = field(init=False)
+    watch: ChildWatch = dataclasses.field(init=False)
     _was_ready: bool = False
 
     def __post_init__(self) -> None:
@@ -150,8 +151,7 @@ def build_node_config(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaEngine:
+class ReplicaEngine(Struct, frozen=True):
     """The engine that each replica of a model runs."""
 
     factory: str

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
 from antiphon.engines.host.control import ChildState, EngineStateNotice, HostConfig, HostOrder, Status
@@ -60,8 +60,7 @@ BUSY_PAUSE_S = 1.0
 """Seconds after which a host in use gets the order to unload again."""
 
 
-@dataclass(slots=True, eq=False)
-class EngineHost:
+class EngineHost(Struct, eq=False):
     """One engine host. It is restarted when it dies."""
 
     name: str

@@ -8,9 +8,9 @@ again later. Each host ends by itself after its idle time (`engines.host.idle`).
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import AntiphonError, LoadError
@@ -33,8 +33,7 @@ IDLE_REPLY_S = 2.0
 GIB = 1024**3
 
 
-@dataclass(slots=True)
-class ModelLoads:
+class ModelLoads(Struct):
     """The loads of all models that are loaded on request. `run` must run in a task."""
 
     hosts: EngineHosts

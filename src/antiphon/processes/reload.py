@@ -10,8 +10,8 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
 from antiphon.errors import AntiphonError, ErrorReport, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
@@ -38,8 +38,7 @@ settings. Returns the new ones, and the names of settings that only a restart ap
 StartupError."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadHooks:
+class ReloadHooks(Struct, frozen=True):
     """The functions that the command line supplies."""
 
     load: LoadSettings
@@ -47,8 +46,7 @@ class ReloadHooks:
     """Called at the end of each reload, with its report or the reason of its refusal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reloadable:
+class Reloadable(Struct, frozen=True):
     """The state of the supervisor that a reload changes."""
 
     hosts: EngineHosts
@@ -57,8 +55,7 @@ class Reloadable:
     set_settings: Callable[[Settings], None]
 
 
-@dataclass(slots=True)
-class Reloads:
+class Reloads(Struct):
     """The reloads of one server. `run` must run in a task."""
 
     server_state: Reloadable

@@ -11,12 +11,12 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from antiphon.domain.values import Struct, asdict
 from antiphon.errors import AntiphonError, ErrorReport, ServerBusy
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ RETRY_AFTER = 5.0
 """The retry delay for callers in seconds, if the machine is too busy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one job."""
 
     seconds: float = 2.0

@@ -25,9 +25,9 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.engines.base import EngineInfo
 from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.confine import find_other_user
@@ -63,8 +63,7 @@ through a pipe, because settings contain keys, passwords and the pepper. Models 
 processes start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
+class Programs(Struct, frozen=True):
     """The programs of the children. Tests and extensions replace the defaults."""
 
     engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
@@ -75,8 +74,7 @@ class Programs:
     """The module of the coordinator."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServingInfo:
+class ServingInfo(Struct, frozen=True):
     """The address and the engines of a running server."""
 
     url: str

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 
 import aiohttp
 from yarl import URL
 
 from antiphon.domain.context import Clock
+from antiphon.domain.values import Struct
 from antiphon.engines.vendors.address_guard import (
     GuardedResolver,
     LookUp,
@@ -42,8 +42,7 @@ BASE64_PREFIX = "whsec_"
 """The prefix of a secret in base64."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookMessage:
+class WebhookMessage(Struct, frozen=True):
     """A message. The receiver recognises a repetition by the id."""
 
     id: str

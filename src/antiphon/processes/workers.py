@@ -8,8 +8,8 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
 from antiphon.engines.host.control import ChildState, Status
@@ -26,8 +26,7 @@ MARGIN = 5.0
 """Seconds that an HTTP process gets in addition to its drain time."""
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
+class Worker(Struct, eq=False):
     """One HTTP process. It is restarted when it dies."""
 
     watch: ChildWatch

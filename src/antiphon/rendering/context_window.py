@@ -2,7 +2,6 @@
 generates no token."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Clock
 from antiphon.domain.messages import Role
@@ -17,6 +16,7 @@ from antiphon.domain.request import (
     Truncation,
 )
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from antiphon.rendering.echo import PromptEcho, compute_layout
 from antiphon.rendering.infill import encode_infill
@@ -41,8 +41,7 @@ USUAL_WIDTH = 20
 MOST_SCORES. The reason is that few answers fill the context."""
 
 
-@dataclass(frozen=True, slots=True)
-class FittedPrompt:
+class FittedPrompt(Struct, frozen=True):
     """A prompt that fits the context window."""
 
     tokens: tuple[int, ...]

@@ -9,13 +9,12 @@ import asyncio
 from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import pairwise
 
 from antiphon.domain.events import Event, Finished, Started, TextDelta
 from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
@@ -30,8 +29,7 @@ MANY_TOKENS = 10_000
 """For more tokens than this, a thread computes the layout. This many tokens take about ten milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLayout:
+class PromptLayout(Struct, frozen=True):
     """The positions of a prompt's tokens in its text."""
 
     text: str
@@ -111,7 +109,7 @@ class PromptEcho:
         """Yields the event, and the prompt after Started. `carried_scores`: scores without text; they are
         added to the next event."""
         if carried_scores and isinstance(event, TextDelta | Finished):
-            yield changed(event, scores=join_scores((*carried_scores, event.scores or ())))
+            yield replace(event, scores=join_scores((*carried_scores, event.scores or ())))
             carried_scores.clear()
         else:
             yield event

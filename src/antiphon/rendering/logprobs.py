@@ -7,7 +7,6 @@ from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from antiphon.domain.events import (
@@ -22,7 +21,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import Conversation, GenerationRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import PromptScores, SequenceFinished, Steps, TokenEvent
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, DecodeOptions
@@ -133,8 +132,7 @@ def _unpack(values: "array[int] | array[float]", chunk: bytes) -> None:
     values.frombytes(chunk)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreOptions:
+class ScoreOptions(Struct, frozen=True):
     """What a choice reports about its tokens, besides their text."""
 
     logprobs: bool
@@ -280,7 +278,7 @@ def settle_widths(request: GenerationRequest, model_info: ModelInfo, maximum: in
     prompt_logprobs = _settle_width(
         output.prompt_logprobs, vocabulary_size, most_alternatives, "prompt_logprobs"
     )
-    return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=prompt_logprobs))
+    return replace(request, output=replace(output, logprobs=logprobs, prompt_logprobs=prompt_logprobs))
 
 
 def _settle_width(
@@ -326,4 +324,4 @@ async def choose_best(
         ranked = sorted(candidates, key=lambda decoder: -decoder.compute_mean_logprob())
         for choice, decoder in enumerate(ranked[:choice_count], start=prompt * choice_count):
             for event in candidate_events[decoder.choice]:
-                yield changed(event, choice=choice, tokens=0)
+                yield replace(event, choice=choice, tokens=0)

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.processes.sandbox import JobStopped, run_job
@@ -44,8 +44,7 @@ Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `build_proof`. Raises TemplateRefused."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
+class ModelInfo(Struct, frozen=True):
     """Information about one model. It is valid while the model's engine serves the same weights."""
 
     info: EngineInfo

@@ -3,7 +3,6 @@ from the text of the choices."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 
 from antiphon.domain.context import Clock
 from antiphon.domain.events import (
@@ -18,7 +17,7 @@ from antiphon.domain.events import (
 from antiphon.domain.logprobs import Scores, join_scores
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequest, Reasoning
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning.notation import ReasoningPosition, require_reasoning
@@ -47,7 +46,7 @@ def constrain_calls(request: GenerationRequest, model_info: ModelInfo) -> Genera
     if constraint is not None and tools.choice is ToolChoice.NONE:
         return request
     constraint = model_info.template.call_notation.build_constraint(tools, model_info.controls, constraint)
-    return changed(request, output=changed(request.output, constraint=constraint))
+    return replace(request, output=replace(request.output, constraint=constraint))
 
 
 def is_calls_or_format(request: GenerationRequest) -> bool:

@@ -6,11 +6,11 @@ to text. `logprobs` adds log-probabilities and ranks candidates. `echo` repeats 
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import Event, Started, Usage
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering.context_window import FittedPrompt
@@ -25,8 +25,7 @@ RETRY_AFTER = 1.0
 """Seconds until a caller should retry if the engine restarted after the request was prepared."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyRequest:
+class ReadyRequest(Struct, frozen=True):
     """A prepared request with everything that the renderer derived from it."""
 
     original: GenerationRequest
@@ -165,8 +164,7 @@ def add_repeated_message(
     return repeat_prompt(choice, prompt.repeated_message, events) if prompt.repeated_message else events
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceSet:
+class ChoiceSet(Struct, frozen=True):
     """The decoders of one request's candidates, and how choices are selected from the candidates."""
 
     decoders: Sequence[ChoiceDecoder]
@@ -204,8 +202,7 @@ def build_choices(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTally:
+class RequestTally(Struct, frozen=True):
     """The token counts of one request."""
 
     prompt_token_counts: tuple[int, ...]

@@ -6,7 +6,6 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
@@ -17,7 +16,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import Constraint, Conversation, EmbeddingRequest, GenerationRequest, Prompt
 from antiphon.domain.rerank import RerankRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import list_unused, require_local, require_text
 from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import EngineUnavailable, UnsupportedParameter
@@ -56,8 +55,7 @@ CHECK_LIMITS = QueueLimits(
 seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class RendererOptions:
+class RendererOptions(Struct, frozen=True):
     """The operator's settings for a model's requests."""
 
     projects_share: bool = False
@@ -284,7 +282,7 @@ def drop_declaration(request: GenerationRequest) -> GenerationRequest:
     constraint = request.output.constraint
     if constraint is None or constraint.declared is None:
         return request
-    return changed(request, output=changed(request.output, constraint=replace(constraint, declared=None)))
+    return replace(request, output=replace(request.output, constraint=replace(constraint, declared=None)))
 
 
 def _detokenize(tokens: Sequence[int], model_info: ModelInfo) -> str:

@@ -7,11 +7,11 @@ for it.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp
 
 from antiphon.domain.context import Context
 from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.values import Struct
 from antiphon.engines.base import EmbeddingEngine, RequestSize, TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.embedding import TokenizedTexts, map_in_groups
@@ -22,8 +22,7 @@ QUERY, DOCUMENT = "{query}", "{document}"
 """The placeholders for the texts in a model's template."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPairs:
+class TokenizedPairs(Struct, frozen=True):
     """The renderer's `PreparedRerank`: pairs as token ids, each within the context length."""
 
     pairs: TokenizedTexts
@@ -47,8 +46,7 @@ def find_probability(log_odds: float) -> float:
     return odds / (1 + odds)
 
 
-@dataclass(frozen=True, slots=True)
-class PairBuilder:
+class PairBuilder(Struct, frozen=True):
     """Builds the token ids of a query with one document."""
 
     tokenizer: TextTokenizer

@@ -12,9 +12,10 @@ milliseconds. All values can cross a process border.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+from antiphon.domain.values import Struct, field
 
 LONGEST_NAME = 200
 """The most characters of a table's name."""
@@ -55,8 +56,7 @@ class SizeUnit(StrEnum):
     """Tokens of the table's embedding model."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableSettings:
+class TableSettings(Struct, frozen=True):
     """The settings of a table. Only the name can change later."""
 
     name: str
@@ -73,8 +73,7 @@ class TableSettings:
     """Values that a dialect stores with a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableInfo:
+class TableInfo(Struct, frozen=True):
     """A table, with the amount of its content."""
 
     settings: TableSettings
@@ -102,8 +101,7 @@ class DocumentState(StrEnum):
     """The document has no chunks. It can be begun again."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentInput:
+class DocumentInput(Struct, frozen=True):
     """A document to add."""
 
     name: str
@@ -118,8 +116,7 @@ class DocumentInput:
     document with the same digest keeps its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentInfo:
+class DocumentInfo(Struct, frozen=True):
     """A document."""
 
     id: str
@@ -145,8 +142,7 @@ class DocumentInfo:
     updated_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPage:
+class DocumentPage(Struct, frozen=True):
     """Some documents of a table, the latest first."""
 
     items: tuple[DocumentInfo, ...]
@@ -154,8 +150,7 @@ class DocumentPage:
     """Documents of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInput:
+class ChunkInput(Struct, frozen=True):
     """A chunk to add, or the new content of a chunk."""
 
     text: str
@@ -168,8 +163,7 @@ class ChunkInput:
     """One number for each dimension of the table. Empty in a table without vectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextChunk:
+class TextChunk(Struct, frozen=True):
     """A stored chunk."""
 
     id: str
@@ -187,16 +181,14 @@ class TextChunk:
     """Its vector, with length 1 and rounded to half precision; empty unless the call requested vectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPage:
+class ChunkPage(Struct, frozen=True):
     """Some chunks of the ready documents of a table, in the order in which they were added."""
 
     items: tuple[TextChunk, ...]
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
+class SearchQuery(Struct, frozen=True):
     """A search of one table by words, by a vector, or by both. Without them, it finds nothing."""
 
     words: str | None = None
@@ -212,8 +204,7 @@ class SearchQuery:
     """Ids of the only documents to search; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(Struct, frozen=True):
     """A chunk that was found."""
 
     chunk: TextChunk
@@ -227,8 +218,7 @@ class SearchHit:
     """The cosine of the vectors, for a hit by vectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexLimits:
+class IndexLimits(Struct, frozen=True):
     """The limits of what one project can store."""
 
     tables: int = 100
@@ -239,8 +229,7 @@ class IndexLimits:
     """Texts and vectors of all chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexUsage:
+class IndexUsage(Struct, frozen=True):
     """How much one project stores now, in the units of IndexLimits."""
 
     tables: int = 0

@@ -5,8 +5,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 
+from antiphon.domain.values import astuple
 from antiphon.errors import InvalidValue, KnowledgeLimitReached, NotFound
 from antiphon.retrieval.base import (
     LONGEST_FILE_NAME,

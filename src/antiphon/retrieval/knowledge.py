@@ -6,13 +6,13 @@ and ledger include them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
+from antiphon.domain.values import Struct
 from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,
@@ -35,8 +35,7 @@ class AutomaticModel(StrEnum):
     """The first embedding model that the caller can use. If there is none, the table has no model."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRequest:
+class TableRequest(Struct, frozen=True):
     """A table to create. For None, the server chooses the value."""
 
     name: str
@@ -49,8 +48,7 @@ class TableRequest:
     """Values that a dialect stores with a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileUpload:
+class FileUpload(Struct, frozen=True):
     """A file to add to a table. For None, the table's setting applies."""
 
     name: str
@@ -61,8 +59,7 @@ class FileUpload:
     chunk_unit: SizeUnit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPart:
+class DocumentPart(Struct, frozen=True):
     """Some chunks of a document from an exported table, with or without vectors."""
 
     document: DocumentInput
@@ -82,8 +79,7 @@ class SearchMode(StrEnum):
     VECTORS = "vectors"
 
 
-@dataclass(frozen=True, slots=True)
-class TableSearch:
+class TableSearch(Struct, frozen=True):
     """A search in a table."""
 
     query: str
@@ -187,8 +183,7 @@ class KnowledgeTables(Protocol):
 # --- reading files ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkSizes:
+class ChunkSizes(Struct, frozen=True):
     """How a document is split."""
 
     size: int
@@ -196,8 +191,7 @@ class ChunkSizes:
     unit: SizeUnit
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(Struct, frozen=True):
     """A file to read, on this machine's disk."""
 
     path: Path
@@ -206,8 +200,7 @@ class StoredFile:
     media_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRule:
+class TokenRule(Struct, frozen=True):
     """How an embedding model counts tokens, and its limit."""
 
     count: Callable[[Sequence[str]], Awaitable[Sequence[int]]]
@@ -216,8 +209,7 @@ class TokenRule:
     """The most tokens of one chunk."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitDocument:
+class SplitDocument(Struct, frozen=True):
     """The chunks of a document, without vectors."""
 
     chunks: tuple[ChunkInput, ...]

@@ -5,11 +5,11 @@ The text of a chunk is not trusted. The tags around the chunks are escaped in th
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 
 from antiphon.domain.messages import Message, Role, TextContent
 from antiphon.domain.retrieval import ReferencedChunk
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 TAG_BEGIN = re.compile(r"<(?=\s*/?\s*(?:context|document)\b)", re.IGNORECASE)

@@ -5,8 +5,8 @@ The fusion is the sum of 1 / (60 + rank) over both rankings (reciprocal rank fus
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from antiphon.domain.values import Struct
 from antiphon.retrieval.words import QueryWord
 
 CountWord = Callable[[QueryWord], int]
@@ -92,8 +92,7 @@ SMOOTHING = 60
 """The constant of the fusion, from the paper. With a larger one, the best ranks have less advantage."""
 
 
-@dataclass(frozen=True, slots=True)
-class FusedRank:
+class FusedRank(Struct, frozen=True):
     """The ranks of one chunk, from 1; None if a ranking does not have the chunk."""
 
     id: int

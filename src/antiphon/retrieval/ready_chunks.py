@@ -1,16 +1,15 @@
 """Converts chunks from callers to the form that every index stores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue
 from antiphon.retrieval.base import ChunkInput, TableSettings
 from antiphon.retrieval.checks import encode_metadata, measure_text
 from antiphon.retrieval.halves import normalize
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyChunk:
+class ReadyChunk(Struct, frozen=True):
     """A chunk as an index stores it."""
 
     text: str

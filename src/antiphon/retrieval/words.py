@@ -8,8 +8,9 @@ character of a run is a word too. So a prefix search finds every single characte
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
+
+from antiphon.domain.values import Struct
 
 SEGMENTATION = 1
 """The version of `segment`. Increase it when `segment` returns other words: tables with an older version are
@@ -34,8 +35,7 @@ MOST_WORDS = 256
 """The most different words of a query; further words are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryWord:
+class QueryWord(Struct, frozen=True):
     """A word of a query, in the form of the index."""
 
     text: str

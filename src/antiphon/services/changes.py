@@ -10,12 +10,12 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from antiphon.auth.base import DirectoryIndex
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import Conflict
 from antiphon.services.policy import AccessPolicy, Identified
 from antiphon.store.base import ChangeAuthor, ChangeFeed, Directory, StaleDirectory, TenancyStore
@@ -28,8 +28,7 @@ MAX_TRIES = 20
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _IndexedDirectory:
+class _IndexedDirectory(Struct, frozen=True):
     """A directory with its index."""
 
     directory: Directory

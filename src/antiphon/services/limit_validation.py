@@ -1,17 +1,16 @@
 """Checks requested limits. It does not check permissions."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_large
+from antiphon.domain.values import Struct, asdict
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MAX_LIMITS = 50
 """The most limits of one target. Every request checks each of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRequest:
+class LimitRequest(Struct, frozen=True):
     """A requested limit, with the fields of `domain.limits.Limit`. The target is empty for a limit of a new
     key."""
 

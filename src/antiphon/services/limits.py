@@ -6,11 +6,11 @@ project as a whole. Every caller sees the limits of their own key, user and proj
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
+from antiphon.domain.values import replace
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
 from antiphon.services.changes import DirectoryChanges, replace_by_id

@@ -1,12 +1,12 @@
 """Decides which projects, users and keys an actor can see and change. It changes nothing itself."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.auth.base import DirectoryIndex
 from antiphon.domain.identity import Actor, ActorKind, is_within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, ProjectRole, User
+from antiphon.domain.values import Struct
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.services.limit_validation import LimitRequest, require_all_valid
 from antiphon.store.base import Directory
@@ -20,8 +20,7 @@ NO_EXPIRY = 2**62
 expires."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRequest:
+class KeyRequest(Struct, frozen=True):
     """A requested key."""
 
     kind: KeyKind

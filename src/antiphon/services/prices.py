@@ -5,11 +5,11 @@ can be computed again from the price that the entry names.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import CURRENCY_CODES, Price, find_unpriced
+from antiphon.domain.values import Struct, asdict, replace
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id, require_admin
@@ -19,8 +19,7 @@ SETTLE_S = 10
 """Seconds after the end of a price until the ledger contains all its requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class PriceRequest:
+class PriceRequest(Struct, frozen=True):
     """A requested price, with the fields and units of `domain.prices.Price`."""
 
     models: str

@@ -2,10 +2,10 @@
 them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy
+from antiphon.domain.values import replace
 from antiphon.errors import NotFound, PermissionDenied
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import find_by_id

@@ -7,20 +7,19 @@ actor cannot see is reported as not found.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, ProjectRole, User
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue
 from antiphon.services.changes import DirectoryChanges, replace_by_id
 from antiphon.services.policy import KeyRequest, find_by_id, require_admin
 from antiphon.store.base import StoredKey, TenancyStore
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
+class IssuedKey(Struct, frozen=True):
     """A new key with its secret. The secret is never shown again."""
 
     key: Key

@@ -8,7 +8,6 @@ actor cannot see raises NotFound.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TypeVar
 
 from antiphon.domain.identity import Actor, ActorKind, Right
@@ -24,6 +23,7 @@ from antiphon.domain.ledger import (
 )
 from antiphon.domain.prices import find_currency
 from antiphon.domain.tenancy import ProjectRole
+from antiphon.domain.values import replace
 from antiphon.errors import PermissionDenied
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import find_by_id

@@ -2,16 +2,15 @@
 Reads no file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from antiphon.domain.values import Struct
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 MAX_LISTED = 10
 """The most names of one kind in the text of a report."""
 
 
-@dataclass(frozen=True, slots=True)
-class NameChanges:
+class NameChanges(Struct, frozen=True):
     """The names of providers, models or aliases that a reload added, changed and removed."""
 
     added: tuple[str, ...] = ()
@@ -24,8 +23,7 @@ class NameChanges:
         return [f"{verb} {noun} {join_names(names)}" for verb, names in verbs.items() if names]
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadReport:
+class ReloadReport(Struct, frozen=True):
     """The result of a reload."""
 
     providers: NameChanges = NameChanges()

@@ -2,14 +2,13 @@
 name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
 from antiphon.settings.schema import Settings, list_settings
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """Settings of a section that have an effect only if a condition on other settings is met."""
 
     section: str

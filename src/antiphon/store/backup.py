@@ -17,11 +17,11 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
 import antiphon
+from antiphon.domain.values import Struct
 from antiphon.errors import StoreRefused
 
 FORMAT = 1
@@ -38,8 +38,7 @@ HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
 running server."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackupSources:
+class BackupSources(Struct, frozen=True):
     """The paths of a server's own files. The settings determine them."""
 
     database: Path | None
@@ -51,8 +50,7 @@ class BackupSources:
     """The other directories (spool, knowledge, adapters), by their names in the backup."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """The list of a backup's files, and the version that wrote them."""
 
     version: str

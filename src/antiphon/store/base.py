@@ -1,7 +1,6 @@
 """The interfaces of the store. They contain no table, no SQL and no driver."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
@@ -9,10 +8,10 @@ from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
+from antiphon.domain.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
+class StoredKey(Struct, frozen=True):
     """A key with the digest of its secret."""
 
     key: Key
@@ -20,8 +19,7 @@ class StoredKey:
     """32 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """All projects, users, keys, limits and prices, at one revision. Requests read this object and never the
     database."""
 
@@ -43,8 +41,7 @@ class Directory:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeAuthor:
+class ChangeAuthor(Struct, frozen=True):
     """The actor and the time of a change."""
 
     actor: str

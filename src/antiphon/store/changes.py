@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
+from antiphon.domain.values import Struct
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import AUDIT_BEFORE, ChangeAuthor, StaleDirectory
@@ -28,8 +28,7 @@ CHANNEL = "antiphon"
 """The channel on which PostgreSQL reports each committed revision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A transaction that changes the directory. No other process can change the directory until the
     transaction ends."""
 

@@ -13,7 +13,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from antiphon.domain.values import Struct
 from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable, explain_extra
 from antiphon.telemetry.logs import record
 
@@ -75,8 +75,7 @@ SECRET = re.compile(r"(?<=:)/*.*@")
 QUERY_SECRETS = ("password", "sslpassword", "passfile")
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaState:
+class SchemaState(Struct, frozen=True):
     """How the schema of the database differs from the schema of this version."""
 
     found_revision: str | None

@@ -4,7 +4,6 @@ lists the changes."""
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import TypeVar
@@ -26,6 +25,7 @@ from antiphon.domain.tenancy import (
     Redaction,
     User,
 )
+from antiphon.domain.values import replace
 from antiphon.store import schema
 from antiphon.store.base import Directory, StoredKey
 from antiphon.store.changes import read_revision

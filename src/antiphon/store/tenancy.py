@@ -3,13 +3,13 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
 
 import sqlalchemy as sa
 
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
+from antiphon.domain.values import asdict, fields
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE, ChangeAuthor, Directory, StoredKey

@@ -6,12 +6,12 @@ the families' descriptions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load
+from antiphon.domain.values import Struct, field
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -31,8 +31,7 @@ class MetricKind(StrEnum):
     """Durations in seconds, counted by bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """A metric family: a name, a kind, a description and labels. Each set of label values has a value of its
     own."""
 
@@ -57,8 +56,7 @@ def render_page(series: Iterable[Series]) -> str:
     return prometheus_client.generate_latest(_Page(metrics)).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     """The interface of the library's registries, as the library expects it."""
 
     metrics: "list[Metric]"
@@ -94,8 +92,7 @@ Sums = dict[str, dict[tuple[str, ...], Number]]
 """The value of each series by its labels, for each family's name."""
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """The values of one process's metrics, or the sums over several processes."""
 
     counts: Sums = field(default_factory=dict)

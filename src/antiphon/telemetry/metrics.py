@@ -8,11 +8,11 @@ identity or a message.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 
 from antiphon.domain import values
 from antiphon.domain.models import Timer
 from antiphon.domain.route_counts import RouteCounts
+from antiphon.domain.values import Struct, field
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 
 MODEL = ("model",)
@@ -186,8 +186,7 @@ class Generation(values.Value, frozen=True):
     first_token: float | None = None
 
 
-@dataclass(slots=True)
-class Metrics:
+class Metrics(Struct):
     """The metrics of this process. The HTTP layer and the pipeline write them; the exporter reads them."""
 
     running: Counter[str] = field(default_factory=Counter)

@@ -6,10 +6,10 @@ It is for engines whose `info` has `embedding`; `token_kit` is for engines that 
 
 from array import array
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from antiphon.domain.models import Load
 from antiphon.domain.request import WIDTH, EmbedRequest, Vectors
+from antiphon.domain.values import Struct
 from antiphon.engines.base import (
     EmbeddingEngine,
     EngineInfo,
@@ -33,8 +33,7 @@ LARGE_REQUEST_TEXTS = 400
 """The number of texts of a request that takes a while."""
 
 
-@dataclass(slots=True)
-class EmbeddingProbe:
+class EmbeddingProbe(Struct):
     """The engine under test, its facts, and the options of the kit."""
 
     engine: TokenEngine

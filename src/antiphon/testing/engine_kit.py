@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
@@ -29,6 +28,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.models import Load, Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
 from antiphon.testing.rules import (
@@ -242,8 +242,7 @@ async def check_engine(
         await require_end(engine.aclose(), "aclose ends all work at once", patience)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineProbe:
+class EngineProbe(Struct, frozen=True):
     """The engine under test."""
 
     engine: Engine

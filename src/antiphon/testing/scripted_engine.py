@@ -11,7 +11,6 @@ import math
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
@@ -32,6 +31,7 @@ from antiphon.domain.request import (
     Prompt,
     Vectors,
 )
+from antiphon.domain.values import Struct, field, replace
 from antiphon.domain.vendor_fields import list_unused, require_local
 from antiphon.engines.base import (
     EngineState,
@@ -58,8 +58,7 @@ from antiphon.testing.toy_model import build_vocabulary
 DIMENSIONS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingScript:
+class EmbeddingScript(Struct, frozen=True):
     """How a `ScriptedEmbeddingEngine` processes requests."""
 
     hold: asyncio.Event | None = None
@@ -164,8 +163,7 @@ def make_vector(text: tuple[int, ...]) -> bytes:
     return array("f", [number / length for number in numbers]).tobytes()
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedAnswer:
+class ScriptedAnswer(Struct, frozen=True):
     """The answer to one request."""
 
     texts: tuple[str, ...] = ("Hello", " world", "!")
@@ -195,8 +193,7 @@ class StreamEnding(StrEnum):
     """Closed by its reader before the end."""
 
 
-@dataclass(slots=True)
-class StreamRecord:
+class StreamRecord(Struct):
     """One stream: the request, the number of sent deltas, and the ending."""
 
     request: GenerationRequest
@@ -229,8 +226,7 @@ SCRIPTED_PROFILE = Profile(
 OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedRequest:
+class ScriptedRequest(Struct, frozen=True):
     """A `PreparedRequest`. `open_stream` opens its streams."""
 
     size: RequestSize

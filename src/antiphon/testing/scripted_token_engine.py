@@ -12,13 +12,13 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.models import Load
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
@@ -59,8 +59,7 @@ CHATML = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """An error raised at a point of the sequence."""
 
     error: AntiphonError
@@ -68,8 +67,7 @@ class Failure:
     """The number of tokens before the error; None fails while queued, 0 after the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """A point at which the sequence waits until the event is set."""
 
     event: asyncio.Event
@@ -77,8 +75,7 @@ class Hold:
     """The number of tokens before the wait; None waits in the middle of the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """The answer to a prompt. Without text and tokens, the toy model answers by the requested sampling."""
 
     text: str | bytes | None = None
@@ -125,8 +122,7 @@ def scripted_info(
     )
 
 
-@dataclass(slots=True)
-class _SiblingGroup:
+class _SiblingGroup(Struct):
     """Siblings. The first sibling that takes the lock computes the prompt, and the other siblings share
     it."""
 
@@ -137,8 +133,7 @@ class _SiblingGroup:
     """The number of queued and running siblings."""
 
 
-@dataclass(slots=True)
-class _Sequence:
+class _Sequence(Struct):
     """One running sequence: its tokens, and why it ended."""
 
     request: TokenRequest

@@ -6,15 +6,16 @@ dimensions, type, offset), then the tensors' data. Every number that native code
 the real size of the file. This module reads no weights and skips arrays.
 """
 
+import dataclasses
 import math
 import mmap
 import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import ModelFileError
 
 MAGIC = b"GGUF"
@@ -45,7 +46,7 @@ process."""
 GgufValue = int | float | bool | str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Header:
     """The header's data, and values derived from it."""
 
@@ -59,7 +60,7 @@ class Header:
     """The number of tensors."""
     parameters: int
     """The number of weights."""
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    shapes: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict, repr=False)
     """The shape of each tensor in ggml's order: the innermost dimension first, so the inputs before the
     outputs."""
 
@@ -106,8 +107,7 @@ class Header:
         return self.get_integer("embedding_length") // max(1, self.heads)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorExtent:
+class TensorExtent(Struct, frozen=True):
     """The position and type of one tensor in the data."""
 
     name: str
@@ -120,8 +120,7 @@ class TensorExtent:
     """ggml's name of the tensor's type."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FileContent:
+class _FileContent(Struct, frozen=True):
     """The content of one file."""
 
     size: int
@@ -360,8 +359,7 @@ class _HeaderReader:
         return ModelFileError(f"{self._path.name} {problem}")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """A tensor type of ggml."""
 
     name: str

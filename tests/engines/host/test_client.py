@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 
 import antiphon
+from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.engines.host.frames import TO_HOST, CancelCall, GenerateCall, StartedReply, StepsReply

@@ -3,11 +3,11 @@
 import asyncio
 import os
 import stat
-from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.models import Load
+from antiphon.domain.values import replace
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.frames import TO_CLIENT, AbsenceNotice, CancelCall, GenerateCall, StepsReply

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from antiphon.domain.models import DeviceLayers
 from antiphon.domain.request import EmbedRequest
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import load_any

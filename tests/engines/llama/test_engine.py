@@ -4,12 +4,13 @@ import asyncio
 import random
 import threading
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     KVLayout,
     LoadSpec,

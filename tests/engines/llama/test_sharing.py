@@ -4,13 +4,13 @@ import asyncio
 import re
 import struct
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     KVLayout,
     LoadSpec,

@@ -6,11 +6,11 @@ Written independently of the fast one, which is held against it.
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import replace
 
 Chances = dict[int, float]
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, TextDelta, Usage, UsageSource
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.engine import VendorEngine

@@ -1,9 +1,8 @@
 """vLLM's arguments and variables. Settings that would do nothing are refused before vLLM starts."""
 
-from dataclasses import replace
-
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.vllm.folder import DTYPE_BYTES, read_folder
 from antiphon.engines.vllm.launch import (

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from dataclasses import replace
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedMediaType
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, DocumentFormat, ExtractedPage
 from antiphon.retrieval.ingest.extract import extract

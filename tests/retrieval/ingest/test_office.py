@@ -3,10 +3,10 @@
 import io
 import os
 import zipfile
-from dataclasses import replace
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedMediaType
 from antiphon.retrieval.ingest import formats
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, ExtractedPage

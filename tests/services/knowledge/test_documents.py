@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from antiphon.domain.values import replace
 from antiphon.errors import (
     AntiphonError,
     Conflict,

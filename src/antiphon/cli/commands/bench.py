@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import quantiles
 
@@ -23,6 +22,7 @@ from rich.table import Table
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.client import Client, TokenUsage
 from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
+from antiphon.domain.values import Struct, asdict, field
 
 BINS = 10
 
@@ -46,8 +46,7 @@ PROBE_WORDS = 64
 """Words in the longer of the two probe prompts."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
+class LoadPlan(Struct, frozen=True):
     """The requests to send."""
 
     concurrency: int
@@ -57,8 +56,7 @@ class LoadPlan:
     """The approximate number of tokens of a prompt."""
 
 
-@dataclass(slots=True)
-class RequestTiming:
+class RequestTiming(Struct):
     """The times of one request in monotonic seconds: its start, its end and the arrival of each text
     piece."""
 
@@ -69,8 +67,7 @@ class RequestTiming:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """Percentiles, with linear interpolation between the nearest ranks."""
 
     median: float
@@ -79,8 +76,7 @@ class Spread:
     maximum: float
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """The results of a measurement. Times are in seconds."""
 
     answered: int
@@ -202,7 +198,7 @@ def _format_latencies(figures: Figures) -> Table:
     table = Table("", box=None, pad_edge=False, header_style="bold")
     table.add_column("time to first token, ms", justify="right")
     table.add_column("between tokens, ms", justify="right")
-    for name in Spread.__slots__:
+    for name in Spread.__struct_fields__:
         spreads = (figures.ttft, figures.inter_token)
         cells = (f"{getattr(spread, name) * 1000:.1f}" if spread else "-" for spread in spreads)
         table.add_row(name, *cells)

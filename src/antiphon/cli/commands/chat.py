@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
@@ -28,6 +27,7 @@ from antiphon.cli.output import (
     note,
     report_errors,
 )
+from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 from antiphon.rendering.template.shield import escape_surrogates, is_valid_unicode
 
@@ -147,8 +147,7 @@ class Terminal:
         return f"{start}{text}{end}"
 
 
-@dataclass(slots=True)
-class ChatHistory:
+class ChatHistory(Struct):
     """The model, the system message and the turns of one chat."""
 
     model: str
@@ -192,8 +191,7 @@ class ChatHistory:
         return "\n\n".join(parts) + "\n"
 
 
-@dataclass(slots=True)
-class PartialAnswer:
+class PartialAnswer(Struct):
     """An answer that is being received. Times are in monotonic seconds."""
 
     start_time: float

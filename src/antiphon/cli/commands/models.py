@@ -5,7 +5,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ import typer
 
 from antiphon.cli import options
 from antiphon.cli.output import print_json, print_table, report_errors
+from antiphon.domain.values import Struct, asdict
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.weights.wheel_model import MINILM, find_wheel_model, remove_wheel_model
 
@@ -177,8 +177,7 @@ def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
     return f"removed {entry.reference}, {_format_size(entry.size)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _FileRow:
+class _FileRow(Struct, frozen=True):
     """A completely fetched model file, as `antiphon models list` shows it."""
 
     name: str

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 
 from rich.bar import Bar
 from rich.console import Console, Group, RenderableType
@@ -36,6 +35,7 @@ from antiphon.cli.output import (
     print_json,
     report_errors,
 )
+from antiphon.domain.values import Struct, asdict
 
 WINDOW = 5.0
 """The least seconds between the two readings. Figures of a shorter time are unsteady."""
@@ -59,8 +59,7 @@ BAR_WIDTH = 20
 ENGINE_PREFIX = "antiphon_engine_"
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterRates:
+class AdapterRates(Struct, frozen=True):
     """The figures of one adapter of a model."""
 
     adapter: str
@@ -71,8 +70,7 @@ class AdapterRates:
     """Completion tokens per second."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceUse(Struct, frozen=True):
     """A graphics device that runs layers of a model."""
 
     device: str
@@ -83,8 +81,7 @@ class DeviceUse:
     """Bytes that all programs use; None if the driver does not report them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRates:
+class ModelRates(Struct, frozen=True):
     """The figures of one model. Unknown figures are None, such as rates after an engine's restart."""
 
     model: str
@@ -262,8 +259,7 @@ def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
     return tuple(_ReadingPair(earlier, later, model).compute_rates() for model in models)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadingPair:
+class _ReadingPair(Struct, frozen=True):
     """Two readings of one model's metrics."""
 
     earlier: Reading

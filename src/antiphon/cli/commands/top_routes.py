@@ -1,7 +1,6 @@
 """The routes in `antiphon top`: load, failures, pauses and latency of each route, from two readings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -15,14 +14,14 @@ from antiphon.cli.metrics_reading import (
     format_rate,
 )
 from antiphon.cli.output import escape_unprintable
+from antiphon.domain.values import Struct
 
 ROUTE_PREFIX = "antiphon_route_"
 SUCCEEDED = "ok"
 CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRates:
+class RouteRates(Struct, frozen=True):
     """The figures of one route of a model."""
 
     model: str

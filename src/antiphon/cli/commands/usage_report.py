@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from rich.bar import Bar
 from rich.console import Console, RenderableType
@@ -12,6 +11,7 @@ from rich.text import Text
 from antiphon.cli.admin_client import Admin
 from antiphon.cli.names import OWNERS, fetch_names
 from antiphon.cli.output import PIPE_WIDTH, CallFailed, Card, escape_unprintable, format_time
+from antiphon.domain.values import Struct, field
 
 DEFAULT_ROWS = 20
 """Default number of the table's rows."""
@@ -32,8 +32,7 @@ COUNT_HEADINGS = {
 MEAN_HEADINGS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The selected entries and the dimensions to group them by. Times are in Unix seconds."""
 
     by: str

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +33,7 @@ from antiphon.cli.output import CallFailed
 from antiphon.cli.panel import describe_capacity
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
+from antiphon.domain.values import Struct, asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.runtime import create_runtime_directory
@@ -77,8 +77,7 @@ ERROR_CHARACTERS = 300
 """Displayed characters of the probe's last output."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizedModel:
+class SizedModel(Struct, frozen=True):
     """A model with an existing file, and the memory that it needs."""
 
     model: ModelSettings

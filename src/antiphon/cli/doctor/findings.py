@@ -3,9 +3,9 @@
 docs/troubleshooting.md has a section for each finding.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, explain_extra
 
 
@@ -19,8 +19,7 @@ class FindingSeverity(StrEnum):
     """`antiphon serve` would fail to start or to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """The result of one check."""
 
     id: str

@@ -2,17 +2,16 @@
 available."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.serve_options import find_home
+from antiphon.domain.values import Struct
 from antiphon.settings.server import ServerSettings
 
 
-@dataclass(frozen=True, slots=True)
-class OwnServer:
+class OwnServer(Struct, frozen=True):
     """A running server that uses this home directory."""
 
     pid: int

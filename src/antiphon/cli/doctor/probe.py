@@ -10,10 +10,10 @@ import logging
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.domain.values import asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.devices import list_backends, list_devices

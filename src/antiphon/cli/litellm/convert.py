@@ -1,11 +1,11 @@
 """Converts LiteLLM's configuration to Antiphon's settings. It opens no file."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from shlex import quote
 
 from antiphon.cli.litellm.reading import ImportNotes, Table, get_list, get_number, get_table, get_variable
 from antiphon.cli.litellm.vendors import PROVIDER_FIELDS, ProviderTables
+from antiphon.domain.values import Struct, field
 
 ROUTE_FIELDS = {"weight", "order", "rpm", "tpm", "max_parallel_requests"}
 """Fields of a deployment that become fields of its route, or notes about limits."""
@@ -23,8 +23,7 @@ MILLION = 1_000_000
 HIGHEST_ORDER = 1_000
 
 
-@dataclass(slots=True)
-class Conversion:
+class Conversion(Struct):
     """The state of one conversion: the settings that are converted so far, and notes for the operator."""
 
     environ: Mapping[str, str]

@@ -1,9 +1,9 @@
 """Reads LiteLLM's config.yaml, and collects notes about fields that Antiphon lacks."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 
 LARGEST_FILE = 4 * 1024 * 1024
@@ -15,8 +15,7 @@ VARIABLE_PREFIX = "os.environ/"
 Table = Mapping[str, object]
 
 
-@dataclass(slots=True)
-class ImportNotes:
+class ImportNotes(Struct):
     """Notes for the operator about omitted settings and remaining work."""
 
     lines: list[str] = field(default_factory=list)

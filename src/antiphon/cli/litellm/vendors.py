@@ -3,12 +3,12 @@ deployments."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from antiphon.cli.litellm.reading import ImportNotes, Table, get_number, get_variable, resolve_text
 from antiphon.domain.upstream_headers import RESERVED_HEADERS, is_header_name, is_protected
+from antiphon.domain.values import Struct, field
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -18,8 +18,7 @@ PLACEHOLDER_KEYS = frozenset(
 """Common values of keys for servers that need no key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Vendor(Struct, frozen=True):
     """The settings for a vendor of LiteLLM."""
 
     preset: str | None
@@ -76,8 +75,7 @@ PROVIDER_FIELDS |= {"timeout", "stream_timeout"}
 """Fields of a deployment that become settings of its provider."""
 
 
-@dataclass(slots=True)
-class ProviderTables:
+class ProviderTables(Struct):
     """The `[providers]` tables. Deployments with equal settings share one table."""
 
     environ: Mapping[str, str]

@@ -30,6 +30,7 @@ from antiphon.constraints.json_schema.schemas import (
     SchemaPlace,
     refuse_relaxed,
 )
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue
 
 SINGLE_KEYWORDS = frozenset({"items", "additionalProperties"})
@@ -333,8 +334,7 @@ REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 """Keywords that refer to a whole schema. Without its target, a reference would allow any value."""
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizedSchema:
+class NormalizedSchema(Struct, frozen=True):
     """A schema in the keywords that the compiler supports."""
 
     schema: Schema

@@ -6,10 +6,10 @@ It does not follow references to other documents.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import unquote, urldefrag, urljoin
 
 from antiphon.constraints.json_schema.keywords import Draft, Json, ignores_siblings
+from antiphon.domain.values import Struct
 
 SINGLE_KEYWORDS = frozenset(
     "items additionalItems additionalProperties contains not if then else propertyNames unevaluatedItems "
@@ -30,8 +30,7 @@ MAX_IDENTIFIER = 2048
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SchemaResource:
+class SchemaResource(Struct, frozen=True, eq=False):
     """A schema with its own identifier, or the whole document."""
 
     base: str
@@ -39,8 +38,7 @@ class SchemaResource:
     schema: Json
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceTarget:
+class ReferenceTarget(Struct, frozen=True):
     """The target of a reference."""
 
     schema: Json

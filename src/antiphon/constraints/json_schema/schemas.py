@@ -1,11 +1,12 @@
 """Types for reading and rewriting a schema: positions, builders, relaxations and the budget of steps."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from antiphon.constraints.json_schema.keywords import Json
 from antiphon.constraints.json_schema.references import SchemaResource
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 SchemaPlace = tuple["SchemaPlace", str] | None
@@ -25,8 +26,7 @@ def format_place(place: SchemaPlace) -> str:
     return "/".join(["#", *reversed(steps)])[:MAX_PLACE]
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
+class Relaxation(Struct, frozen=True):
     """One keyword that the compiled schema does not enforce."""
 
     keyword: str
@@ -77,8 +77,7 @@ HIDDEN = frozenset({INEXACT, PLACE})
 Schema = bool | dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSchema:
+class ReadSchema(Struct, frozen=True):
     """A schema in the keywords of the newest draft. References are `#` and `#/$defs/NAME`."""
 
     root: Schema
@@ -86,8 +85,7 @@ class ReadSchema:
     relaxations: Relaxations
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """The reader's position in the document."""
 
     place: SchemaPlace
@@ -102,11 +100,11 @@ class Position:
         return Position(place, self.depth + 1, self.resource)
 
 
-@dataclass
+@dataclasses.dataclass
 class SchemaBuilder:
     """A schema under construction."""
 
-    keywords: dict[str, Json] = field(default_factory=dict)
+    keywords: dict[str, Json] = dataclasses.field(default_factory=dict)
 
     def add(self, name: str, value: Json) -> None:
         """Adds a keyword. If the schema already has the keyword, both values apply."""
@@ -129,7 +127,7 @@ MAX_STEPS = 60_000
 more counts as unproved."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Budget:
     """The remaining steps for one document. The limit keeps the time for each schema below a second."""
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +14,7 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.request import Constraint, ConstraintKind, SchemaDeclaration
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
@@ -28,8 +28,7 @@ LARGEST_SOURCE = 262_144
 schemas."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelaxedConstraint:
+class RelaxedConstraint(Struct, frozen=True):
     """A constraint, and the keywords of its schema that are not enforced."""
 
     constraint: Constraint | None

@@ -2,7 +2,6 @@
 rules."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypedDict
 
 from antiphon.dialects.base import GenerationCall
@@ -35,7 +34,7 @@ from antiphon.domain.request import (
     Truncation,
     VendorOptions,
 )
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 TEXT_MAX_TOKENS = 16
@@ -79,9 +78,9 @@ def build_chat_call(
     reported_names = (ignored, relaxed_constraint.relaxed + tool_keywords)
     call = _build_call(wire, (prompt,), output, reported_names, read_chat_vendor_options(wire))
     if wire.memory_strategy is not None:
-        call = replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
+        call = replace(call, request=replace(call.request, memory=read_memory(wire.memory_strategy)))
     if wire.rag_params is not None:
-        call = replace(call, request=changed(call.request, retrieval=read_retrieval(wire.rag_params)))
+        call = replace(call, request=replace(call.request, retrieval=read_retrieval(wire.rag_params)))
     if wire.safety_identifier is not None:
         attribution = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=attribution)

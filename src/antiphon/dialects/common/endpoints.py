@@ -34,7 +34,7 @@ from antiphon.dialects.common.field_table import INDEX
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 
 LARGE_BODY = 1 << 16
 """A thread decodes a body with more bytes. Decoding this many bytes takes a millisecond."""
@@ -107,7 +107,7 @@ async def answer_generation(
         return EventStream(
             services.generate(call.request, context), codec.create_encoder(meta, call), headers
         )
-    async with services.generate(changed(call.request, is_buffered=True), context) as events:
+    async with services.generate(replace(call.request, is_buffered=True), context) as events:
         generation = await collect(events)
     encode = partial(codec.encode_answer, meta, call, generation)
     body = await services.offload(encode) if _has_many_scores(generation) else encode()
@@ -179,7 +179,7 @@ def add_attribution(origin: Origin, attribution: Attribution) -> Origin:
     """Returns the origin with the end user and the tags that the caller sent."""
     if attribution is NO_ATTRIBUTION:
         return origin
-    return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
+    return replace(origin, end_user=attribution.end_user, tags=attribution.tags)
 
 
 def build_report_headers(

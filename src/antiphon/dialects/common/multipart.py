@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from antiphon.dialects.base import Request
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnknownParameter
@@ -36,8 +35,7 @@ BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """A file of a form, in the OpenAPI document."""
 
 
-@dataclass(frozen=True, slots=True)
-class FormFile:
+class FormFile(Struct, frozen=True):
     """A file of a form."""
 
     name: str
@@ -45,8 +43,7 @@ class FormFile:
     media_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """The values of a form, by name."""
 
     fields: Mapping[str, str]

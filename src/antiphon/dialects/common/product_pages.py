@@ -4,8 +4,9 @@ Bounds are inclusive, because some defaults on the pages equal a bound. docs/par
 to the dialects' tables. tests/contract/test_pages.py tests the server with it.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from antiphon.domain.values import Struct
 
 
 class Unstated(Enum):
@@ -17,8 +18,7 @@ class Unstated(Enum):
 UNSTATED = Unstated.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class PageRow:
+class PageRow(Struct, frozen=True):
     """One parameter on a product's page."""
 
     name: str
@@ -37,8 +37,7 @@ class PageRow:
         return self.type.endswith("| null")
 
 
-@dataclass(frozen=True, slots=True)
-class PageHeader:
+class PageHeader(Struct, frozen=True):
     """One header on a product's page."""
 
     name: str
@@ -49,8 +48,7 @@ class PageHeader:
     """See `PageRow`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProductPage:
+class ProductPage(Struct, frozen=True):
     """One product's page."""
 
     product: str

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from antiphon.constraints.json_schema.lowering import relax_schema
@@ -21,6 +20,7 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.messages import CacheControl, Tool, ToolChoice, Tools
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 FUNCTION_NAME_PATTERN = re.compile(FUNCTION_NAME)

@@ -7,11 +7,11 @@ server knows acts as that field, on every engine. Only the other added fields go
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.dialects.common.request_types import CommonRequest
 from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
@@ -69,8 +69,7 @@ def _parse_seconds(value: float | str) -> float:
         return math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class MergedBody:
+class MergedBody(Struct, frozen=True):
     """A body with the fields that its caller adds in `inference_extra_params`."""
 
     fields: dict[str, Any]

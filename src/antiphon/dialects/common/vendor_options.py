@@ -2,7 +2,7 @@
 
 from antiphon.dialects.common.request_types import ChatCompletionRequest, PredictionShape, SpeechShape
 from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, SpeechOptions, VendorOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter
 
 
@@ -20,10 +20,10 @@ def read_chat_vendor_options(wire: ChatCompletionRequest) -> VendorOptions:
     """Reads the options of a chat. Raises a RequestError."""
     vendor_options = read_vendor_options(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
     if wire.prediction is not None:
-        vendor_options = changed(vendor_options, prediction=join_prediction(wire.prediction))
+        vendor_options = replace(vendor_options, prediction=join_prediction(wire.prediction))
     if wire.modalities is None and wire.audio is None:
         return vendor_options
-    return changed(vendor_options, modalities=read_modalities(wire), audio=read_speech_options(wire.audio))
+    return replace(vendor_options, modalities=read_modalities(wire), audio=read_speech_options(wire.audio))
 
 
 def join_prediction(prediction: PredictionShape) -> str:

@@ -2,7 +2,6 @@
 Empower's API page."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
@@ -25,7 +24,7 @@ from antiphon.domain.request import (
     ReasoningTerms,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 MAX_TOKENS = 256
@@ -130,7 +129,7 @@ def _build_request(
 def _read_sampling(wire: ChatRequest, max_tokens: int) -> SamplingOptions:
     """Reads the sampling options, with the defaults of Empower's API documentation."""
     sampling = read_sampling(wire, max_tokens)
-    return changed(
+    return replace(
         sampling,
         temperature=_replace_none(sampling.temperature, DEFAULTS.temperature),
         top_p=_replace_none(sampling.top_p, DEFAULTS.top_p),

@@ -4,7 +4,6 @@ page.
 The decoder of `/v1` reads the fields with the same meaning.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
@@ -33,7 +32,7 @@ from antiphon.dialects.fireworks.wire_types import (
     FireworksResponseFormat,
 )
 from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningTerms
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 CHAT_MAX_TOKENS = 200
@@ -72,8 +71,7 @@ IMAGE_PLACEHOLDER = "<image>"
 FORMAT_FIELD = "response_format"
 
 
-@dataclass(frozen=True, slots=True)
-class FireworksCall(GenerationCall):
+class FireworksCall(GenerationCall, frozen=True):
     """A call of Fireworks' endpoints, with the form of its log-probabilities."""
 
     has_entries: bool = False
@@ -130,7 +128,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     )
     relaxed_constraint = read_fireworks_format(wire.response_format, strict)
     return _complete_call(
-        replace(call, request=changed(call.request, prompts=prompts)),
+        replace(call, request=replace(call.request, prompts=prompts)),
         wire,
         relaxed_constraint,
         max_tokens is None,
@@ -198,7 +196,7 @@ def _complete_call(
     """Completes a call with the differences from `/v1`: choices keep their stop texts, too many tokens are
     handled by `context_length_exceeded_behavior`, and every stream contains the usage. `is_default_limit`:
     whether the caller sent no max_tokens."""
-    output = changed(
+    output = replace(
         call.request.output,
         constraint=relaxed_constraint.constraint,
         is_usual=is_default_limit,
@@ -206,7 +204,7 @@ def _complete_call(
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
     return FireworksCall(
-        changed(
+        replace(
             call.request,
             output=output,
             vendor_options=read_vendor_options(wire.service_tier, wire.prompt_cache_key),

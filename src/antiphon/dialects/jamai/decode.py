@@ -3,7 +3,6 @@
 The decoder of `/v1` reads the fields with the same meaning.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Attribution, EmbeddingCall, GenerationCall, RerankCall
@@ -31,7 +30,7 @@ from antiphon.domain.request import (
     ReasoningTerms,
 )
 from antiphon.domain.rerank import RerankRequest
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
@@ -116,14 +115,14 @@ def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
 
 def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:
     """Completes a call with the differences from `/v1`. `is_usual`: whether the caller sent no max_tokens."""
-    output = changed(call.request.output, overflow=Overflow.SHORTEN, is_usual=is_usual)
+    output = replace(call.request.output, overflow=Overflow.SHORTEN, is_usual=is_usual)
     reasoning = Reasoning(
         "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
         wire.thinking_budget,
         terms=TERMS,
     )
     prompts = tuple(_complete_prompt(prompt, reasoning) for prompt in call.request.prompts)
-    request = changed(call.request, output=output, prompts=prompts, optional=OPTIONAL)
+    request = replace(call.request, output=output, prompts=prompts, optional=OPTIONAL)
     return replace(call, request=request, include_usage=True, attribution=_read_attribution(wire))
 
 

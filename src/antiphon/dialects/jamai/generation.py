@@ -1,6 +1,5 @@
 """Handles chats, embeddings and rankings of JamAI Base's clients."""
 
-from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -41,7 +40,7 @@ from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Conversation
 from antiphon.domain.rerank import Ranking
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 
 DIALECT = "jamai"
 
@@ -73,7 +72,7 @@ class JamaiGeneration:
         """Answers a conversation."""
         call = await decode_body(self._decode_chat, request, services)
         name, shown_id = await choose_model(call.request.model, list_needs(call), request, services)
-        call = replace(call, request=changed(call.request, model=name))
+        call = replace(call, request=replace(call.request, model=name))
         meta, origin = services.create_meta(shown_id), Origin(DIALECT, JamaiScope.CHAT)
         encoder = JamaiChatEncoder(request)
         answer = await answer_generation(call, meta, encoder, origin, request, services)

@@ -6,10 +6,10 @@ type unchanged. `complete_turns` adds the messages that JamAI adds.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from antiphon.domain.messages import MediaContent, Message, Role
+from antiphon.domain.values import replace
 
 NAME_GAP = re.compile(r"[^a-zA-Z0-9_-]")
 """A character that names must not contain."""

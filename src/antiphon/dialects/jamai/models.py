@@ -5,7 +5,6 @@ are not listed, because they cannot be called.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from antiphon.dialects.jamai.encode import QUERY
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.queries import ORDER_PARAMETERS, ListQuery, declare_parameter, order_items
 from antiphon.domain.models import STAR, Profile
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, ModelNotFound
 
 Kind = Literal["completion", "llm", "embed", "rerank"]

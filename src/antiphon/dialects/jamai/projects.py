@@ -4,7 +4,6 @@ JamAI's projects belong to an organization, and its client needs all fields of i
 organization. It has no plans, credit or quotas like JamAI's, so these fields are null or 0.
 """
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from antiphon.dialects.jamai.queries import (
 )
 from antiphon.dialects.jamai.wire_types import Health
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Project
+from antiphon.domain.values import replace
 from antiphon.errors import NotFound, UnsupportedParameter
 
 ORGANIZATION = OWNER

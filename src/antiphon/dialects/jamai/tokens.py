@@ -6,7 +6,6 @@ id is the id of the key. `pat_id` accepts both.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -39,6 +38,7 @@ from antiphon.dialects.jamai.queries import (
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import NAME_PATTERN, Key
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, PermissionDenied
 
 PATH = f"{BASE}/v2/pats"

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -27,6 +26,7 @@ from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.identity import Right
 from antiphon.domain.models import ADAPTER_NAME, ADAPTER_NAME_RULE, Profile
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 _encode = msgspec.json.Encoder().encode

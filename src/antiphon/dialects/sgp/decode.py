@@ -3,7 +3,6 @@
 The decoder of `/v1` reads the fields with the same meaning.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
@@ -32,7 +31,7 @@ from antiphon.dialects.sgp.wire_types import (
     SgpCommonRequest,
     SgpCompletionRequest,
 )
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 SAME_FIELDS = (
@@ -159,10 +158,10 @@ def _add_inference_fields(
     """Returns the call with the caller's timeout and additions to a vendor's request. Raises a
     RequestError."""
     seconds = wire.inference_timeout
-    vendor_options = changed(
+    vendor_options = replace(
         call.request.vendor_options,
         extra_params=extra_params,
         extra_headers=read_extra_headers(wire.inference_extra_headers or {}),
     )
     timeout = None if seconds is None else read_inference_timeout(seconds)
-    return replace(call, request=changed(call.request, vendor_options=vendor_options, timeout=timeout))
+    return replace(call, request=replace(call.request, vendor_options=vendor_options, timeout=timeout))

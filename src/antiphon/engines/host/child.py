@@ -12,8 +12,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.control import WORK_REPORTS, ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
@@ -137,8 +137,7 @@ async def start_child(
     return child
 
 
-@dataclass(slots=True)
-class DeathCounter:
+class DeathCounter(Struct):
     """The latest deaths of one child."""
 
     times: deque[float] = field(default_factory=deque)

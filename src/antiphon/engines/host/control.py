@@ -23,10 +23,10 @@ import select
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
@@ -40,8 +40,7 @@ READ_BYTES = 65536
 """The most bytes of one read of standard input."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostConfig:
+class HostConfig(Struct, frozen=True):
     """The configuration of an engine host."""
 
     name: str
@@ -61,16 +60,14 @@ class HostConfig:
     """Seconds without a call after which the host unloads its model and ends; None keeps the model loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostOrder:
+class HostOrder(Struct, frozen=True):
     """One line from the supervisor to a ready engine host. The host replies with a report of its use."""
 
     unload: bool
     """Whether the host must unload its model if no call needs it. Otherwise it only reports its use."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpConfig:
+class HttpConfig(Struct, frozen=True):
     """The configuration of an HTTP process, besides the settings."""
 
     listen_fd: int
@@ -82,8 +79,7 @@ class HttpConfig:
     """The path of each engine host's socket, by the host's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorConfig:
+class CoordinatorConfig(Struct, frozen=True):
     """The configuration of the coordinator, besides the settings."""
 
     socket: str
@@ -91,8 +87,7 @@ class CoordinatorConfig:
     status_fd: int
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStateNotice:
+class EngineStateNotice(Struct, frozen=True):
     """The state of one engine host, as the supervisor knows it."""
 
     engine: str
@@ -139,8 +134,7 @@ WORK_REPORTS = frozenset(ChildState) - {
 """The reports about a child's work. The other reports tell whether the child has started and is alive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """One report of a child."""
 
     state: ChildState

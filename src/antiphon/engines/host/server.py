@@ -12,9 +12,9 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 
 from antiphon.domain.request import Constraint
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import AdapterEngine, ConstraintEngine, EmbeddingEngine, TokenEngine
 from antiphon.engines.host.frames import (
     TO_HOST,
@@ -197,8 +197,7 @@ def create_engine(factory: str) -> TokenEngine:
     return engine
 
 
-@dataclass(slots=True)
-class HostServer:
+class HostServer(Struct):
     """All sessions of one engine."""
 
     engine: TokenEngine

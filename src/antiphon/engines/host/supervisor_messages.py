@@ -1,9 +1,9 @@
 """The lines that the supervisor writes to an HTTP process while it runs: the states of engine hosts, and the
 steps of a reload."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.values import Struct
 from antiphon.engines.host.control import EngineStateNotice
 from antiphon.errors import ErrorReport
 from antiphon.settings.changes import ReloadReport
@@ -21,8 +21,7 @@ class ReloadStep(StrEnum):
     """Discard everything that PREPARE has built."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadOrder:
+class ReloadOrder(Struct, frozen=True):
     """One step of a reload. An HTTP process replies with a report of the same number."""
 
     number: int
@@ -33,8 +32,7 @@ class ReloadOrder:
     """The path of each engine host's socket, by the host's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadReply:
+class ReloadReply(Struct, frozen=True):
     """The result of a reload that an HTTP process has requested."""
 
     number: int
@@ -44,8 +42,7 @@ class ReloadReply:
     """Why the reload was refused; the settings have not changed. None if it was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorMessage:
+class SupervisorMessage(Struct, frozen=True):
     """One line from the supervisor to an HTTP process. Exactly one of its fields is set."""
 
     engine: EngineStateNotice | None = None

@@ -5,12 +5,12 @@ The protocols name the methods of contexts and samplers that the decode loop cal
 """
 
 from array import array
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.llama.adapters.cache import AdapterCache
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
 from antiphon.engines.llama.sequence import TokenSequence
@@ -18,8 +18,7 @@ from antiphon.engines.sampling import SampledToken, SamplingState
 from antiphon.errors import AntiphonError
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSpan:
+class PromptSpan(Struct, frozen=True):
     """Consecutive tokens of one sequence, not yet computed, that one call computes."""
 
     sequence: TokenSequence
@@ -35,8 +34,7 @@ class PromptSpan:
         return self.stop == len(self.sequence.tokens)
 
 
-@dataclass(slots=True)
-class DecodeCall:
+class DecodeCall(Struct):
     """One call of llama_decode: first single rows, one for each sequence that draws a token, then spans of
     prompts."""
 
@@ -69,8 +67,7 @@ class DecodeCall:
         return frozenset(span.sequence for span in self.spans)
 
 
-@dataclass(slots=True)
-class StepPlan:
+class StepPlan(Struct):
     """The work of one step, in this order."""
 
     changes: list[CacheChange] = field(default_factory=list)

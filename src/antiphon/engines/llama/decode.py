@@ -8,12 +8,12 @@ of a step by one call of `post`. The scheduler chooses which sequences run.
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from antiphon.domain.models import AdapterLoad, Load, Timer
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import (
     Counts,
     PromptScores,
@@ -45,8 +45,7 @@ from antiphon.engines.sampling import score_prompt
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
 
 
-@dataclass(slots=True)
-class LoadCounters:
+class LoadCounters(Struct):
     """Totals and times since the start. The decode thread adds to them; any thread may read them."""
 
     prefill_tokens: int = 0

@@ -9,7 +9,6 @@ delay the other actors by one step at most.
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.models import Load, Timer
 from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, Vectors
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
 from antiphon.engines.defects import build_batch_error, guard, log_thread_end
 from antiphon.engines.llama.libllama.context import (
@@ -352,8 +352,7 @@ MIN_STEP_ROWS = 64
 """The fewest tokens of several texts that one step computes, however large the vocabulary."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedEmbedder:
+class LoadedEmbedder(Struct, frozen=True):
     """An embedding model and its context. The owner closes it."""
 
     model: NativeModel

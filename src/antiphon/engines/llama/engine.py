@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from antiphon.constraints.mask_workers import ModelConstraints
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,

@@ -11,7 +11,6 @@ allowed number of rows, at any position among the rows.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
@@ -74,8 +74,7 @@ MAX_CELLS = 2**31 - 1
 """The most cells of all sequences together; llama.cpp counts them in 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedGenerator:
+class LoadedGenerator(Struct, frozen=True):
     """A model that generates tokens, with its context. The owner closes it."""
 
     model: NativeModel
@@ -134,8 +133,7 @@ def require_valid_spec(spec: LoadSpec) -> None:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(Struct, frozen=True):
     """A placement of layers, and the bytes of each layer by which it was chosen."""
 
     placement: LayerPlacement = ON_PROCESSOR

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
+from antiphon.domain.values import Struct
 from antiphon.engines.base import TokenEvent
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineUnavailable
@@ -113,8 +113,7 @@ class CommandInbox:
 E = TypeVar("E")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnd:
+class StreamEnd(Struct, frozen=True):
     """Tells the reader that the decode thread has released the request."""
 
     error: AntiphonError | None = None

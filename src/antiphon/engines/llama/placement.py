@@ -6,10 +6,10 @@ processor.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from antiphon.domain.models import DeviceLayers
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
@@ -23,8 +23,7 @@ processor."""
 MEGABYTE = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A device of the library, besides the processor."""
 
     name: str
@@ -44,8 +43,7 @@ class Device:
         return self.free if self.total else float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPlacement:
+class LayerPlacement(Struct, frozen=True):
     """The layers that each device computes."""
 
     layers: int

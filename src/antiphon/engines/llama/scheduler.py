@@ -21,8 +21,8 @@ All rows of a call use one adapter, because the library cannot mix adapters.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from antiphon.domain.values import Struct
 from antiphon.engines.llama.batch import DecodeCall, PromptSpan, StepPlan
 from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PrefixMatch
 from antiphon.engines.llama.kv.pool import PoolLayout
@@ -37,8 +37,7 @@ HEADROOM = 16
 """Cells that are left free for the next tokens of each running sequence when a new sequence is admitted."""
 
 
-@dataclass(slots=True)
-class SchedulerCounts:
+class SchedulerCounts(Struct):
     """The scheduler's totals so far."""
 
     admitted: int = 0

@@ -5,12 +5,12 @@ This module decides nothing: the scheduler chooses which sequence runs.
 
 from array import array
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from antiphon.constraints.guide import Guide
+from antiphon.domain.values import Struct
 from antiphon.engines.base import KVLayout, StopCause, TokenRequest
 from antiphon.engines.sampling import SamplingState
 
@@ -217,8 +217,7 @@ MAX_IDS = 256
 """llama.cpp's own limit of sequence ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingPolicy:
+class SchedulingPolicy(Struct, frozen=True):
     """The limits that the scheduler follows, fixed when the model is loaded."""
 
     sequences: int

@@ -1,16 +1,14 @@
 """The profile of a vendor's model, and its combination with the operator's settings."""
 
-from dataclasses import dataclass, replace
-
 from antiphon.domain.models import Profile, ProfileSource
 from antiphon.domain.request import SPEECH
+from antiphon.domain.values import Struct, replace
 from antiphon.settings.providers import ProfileSettings
 
 __all__ = ("ProfileSource", "VendorProfile", "build_profile", "merge_profile")
 
 
-@dataclass(frozen=True, slots=True)
-class VendorProfile:
+class VendorProfile(Struct, frozen=True):
     """The features of one model of a vendor. None means unknown."""
 
     context_length: int | None = None

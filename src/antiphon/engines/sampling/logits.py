@@ -7,12 +7,12 @@ Log-probabilities describe the model's own distribution, before masks, bias, pen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.domain.values import Struct
 from antiphon.errors import EngineError
 
 Floats = NDArray[np.float32]
@@ -65,8 +65,7 @@ def sum_columns(rows: Floats) -> Floats:
     return sums
 
 
-@dataclass(slots=True)
-class TopLogits:
+class TopLogits(Struct):
     """The largest logits of each row, in descending order. Of equal logits, the lower id comes first."""
 
     ids: Ids
@@ -77,8 +76,7 @@ class TopLogits:
     """(rows,) the number of finite logits among these in each row."""
 
 
-@dataclass(slots=True)
-class LogitBlock:
+class LogitBlock(Struct):
     """Rows of logits with the maxima of their columns."""
 
     rows: Floats

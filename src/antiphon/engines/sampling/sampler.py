@@ -7,7 +7,6 @@ whole row is filtered. No computation combines two rows, so a row's token does n
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import log2
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import Struct
 from antiphon.engines.defects import guard
 from antiphon.engines.sampling.filters import apply_filters, find_typical, keep_only
 from antiphon.engines.sampling.logits import (
@@ -80,8 +80,7 @@ RowResult = DrawnToken | AntiphonError | None
 """A row's token, or the error that ends its sequence; None if the row needs no token."""
 
 
-@dataclass(slots=True)
-class FilterSettings:
+class FilterSettings(Struct):
     """The filter settings of several rows, as arrays with one number for each row."""
 
     states: list[SamplingState]

@@ -5,14 +5,13 @@ no I/O, and keeps no state between requests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
 from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value, field
 from antiphon.engines.profiles.base import VendorProfile
 
 UNREADABLE = (ValueError, RecursionError)
@@ -21,8 +20,7 @@ UNREADABLE = (ValueError, RecursionError)
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class VendorModel:
+class VendorModel(Struct, frozen=True):
     """One model of a vendor, as an upstream dialect needs it."""
 
     name: str

@@ -6,7 +6,6 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -26,7 +25,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.rerank import Ranking, RerankRequest
 from antiphon.domain.token_estimate import measure_text
-from antiphon.domain.values import changed
+from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
@@ -133,7 +132,7 @@ def shorten_output(request: GenerationRequest, max_output: int | None) -> Genera
         return request
     if output.overflow is not Overflow.SHORTEN:
         return request
-    return changed(request, output=changed(output, max_tokens=max_output))
+    return replace(request, output=replace(output, max_tokens=max_output))
 
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
@@ -181,8 +180,7 @@ def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
                 yield from [part for part in message.content if isinstance(part, MediaContent)]
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedVendorRequest:
+class PreparedVendorRequest(Struct, frozen=True):
     """`PreparedRequest`: a translated request."""
 
     provider: Provider
@@ -300,8 +298,7 @@ class PreparedVendorRequest:
         return self.provider.map_failure(failure)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedVendorEmbedding:
+class PreparedVendorEmbedding(Struct, frozen=True):
     """`PreparedEmbedding`: a translated request for vectors."""
 
     provider: Provider
@@ -318,8 +315,7 @@ class PreparedVendorEmbedding:
         return await exchange(self.provider, self.call, decode, context)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedVendorRerank:
+class PreparedVendorRerank(Struct, frozen=True):
     """`PreparedRerank`: a translated request to rank documents."""
 
     provider: Provider
@@ -364,7 +360,7 @@ def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> Upst
     if span is None:
         return call
     span.add({"server.address": provider.server[0], "server.port": provider.server[1]})
-    return changed(call, headers=(*call.headers, ("traceparent", span.traceparent)))
+    return replace(call, headers=(*call.headers, ("traceparent", span.traceparent)))
 
 
 def find_deadline(provider: Provider, context: Context, now: float) -> float:

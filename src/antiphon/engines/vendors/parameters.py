@@ -17,7 +17,7 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import list_vendor_options, require_transcripts
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
@@ -123,7 +123,7 @@ PLAIN_OUTPUT = Output()
 def list_output(output: Output) -> list[str]:
     """Returns the options of the output that have an effect."""
     names = ["max_tokens"] if output.max_tokens is not None and not output.is_usual else []
-    if changed(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
+    if replace(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
         return names
     is_used: dict[str, object] = {
         "n": output.choices > 1,

@@ -10,13 +10,13 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.vendors.address_guard import (
     AddressRefused,
     GuardedResolver,
@@ -75,8 +75,7 @@ NO_BODY_ENCODING = "identity"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderOptions:
+class ProviderOptions(Struct, frozen=True):
     """The operator's description of a provider."""
 
     name: str

@@ -10,10 +10,10 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class LoraClient(Protocol):
     def remove_lora(self, lora_id: int) -> Awaitable[bool]: ...
 
 
-@dataclass(slots=True)
-class VllmAdapter:
+class VllmAdapter(Struct):
     """An adapter that vLLM has loaded."""
 
     request: "LoRARequest"

@@ -7,14 +7,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from antiphon.domain.fair_queue import FairQueue, Waiter
+from antiphon.domain.values import Struct
 from antiphon.engines.base import TokenRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionLimits:
+class AdmissionLimits(Struct, frozen=True):
     """The most sequences that run, and the most that wait."""
 
     sequences: int

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from antiphon.constraints.checker import Checker
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.mask_workers import build_token_table
 from antiphon.domain.request import Constraint
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
@@ -78,8 +78,7 @@ def create_engine() -> "VllmTokenEngine":
     return VllmTokenEngine(on_death=lambda: os._exit(ENGINE_LOST))
 
 
-@dataclass(slots=True)
-class RunningSequence:
+class RunningSequence(Struct):
     """A sequence that vLLM runs."""
 
     name: str
@@ -98,8 +97,7 @@ class RunningSequence:
     """The time of the last output; 0 before the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedParts:
+class LoadedParts(Struct, frozen=True):
     """The objects that exist once the model is loaded."""
 
     vllm: LaunchedVllm

@@ -9,9 +9,9 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
+from antiphon.domain.values import asdict
 from antiphon.errors import AntiphonError, ErrorReport
 
 MAX_REPORT_BYTES = 65536

@@ -5,10 +5,10 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import Struct
 from antiphon.errors import ModelFileError
 
 WEIGHTS = "*.safetensors"
@@ -24,8 +24,7 @@ GENERATIVE = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFolder:
+class ModelFolder(Struct, frozen=True):
     """A folder of weights, as Hugging Face's libraries save it."""
 
     path: Path

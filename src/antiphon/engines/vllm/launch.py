@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.domain.values import Struct
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.vllm.adapters import MAX_CPU_LORAS, MAX_LORAS, MAX_RANK
 from antiphon.engines.vllm.folder import DTYPE_BYTES, ModelFolder
@@ -41,8 +41,7 @@ CPU_VARIABLES = {
 DEFAULT_VARIABLES = {"VLLM_LOGGING_LEVEL": "WARNING"}
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedVllm:
+class LaunchedVllm(Struct, frozen=True):
     """A running AsyncLLM, with the facts that vLLM tells about it."""
 
     llm: "AsyncLLM"

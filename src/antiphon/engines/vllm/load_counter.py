@@ -2,17 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from antiphon.domain.models import AdapterLoad, Load, Timer
+from antiphon.domain.values import Struct, field
 
 if TYPE_CHECKING:
     from vllm.v1.metrics.loggers import StatLoggerBase
 
 
-@dataclass(slots=True)
-class LoadCounter:
+class LoadCounter(Struct):
     """The totals of one engine since its start."""
 
     steps: int = 0

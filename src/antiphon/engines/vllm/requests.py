@@ -1,11 +1,11 @@
 """Checks token requests, and translates them for vLLM. This module does not import vLLM."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import Struct
 from antiphon.engines.base import StopCause, TokenRequest
 from antiphon.engines.sampling import SamplingState
 from antiphon.engines.sampling.sampling_state import hash_seed
@@ -22,8 +22,7 @@ SEED_BITS = 0x7FFFFFFFFFFFFFFF
 """vLLM accepts signed seeds of 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
+class ModelLimits(Struct, frozen=True):
     """The properties of the model that requests are checked against."""
 
     context_length: int

@@ -6,11 +6,11 @@ row's state takes a token only when the token is in vLLM's list of the row's out
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from antiphon.constraints.grammar_types import Grammar
@@ -34,8 +34,7 @@ ARGUMENT = "antiphon"
 """The name under which vLLM carries a `RowRequest` in `extra_args`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowRequest:
+class RowRequest(Struct, frozen=True):
     """The facts that the sampler inside vLLM needs about one sequence."""
 
     sequence: str
@@ -73,8 +72,7 @@ class GuideFactory(Protocol):
     def create_guide(self, grammar: Grammar) -> Guide: ...
 
 
-@dataclass(slots=True, eq=False)
-class Row:
+class Row(Struct, eq=False):
     """One row of the batch: a sequence whose tokens Antiphon's sampler draws."""
 
     request: RowRequest
@@ -94,8 +92,7 @@ class Row:
         return len(output) >= self.request.max_tokens or bool(output and self.request.ends_with(output[-1]))
 
 
-@dataclass(slots=True)
-class RowTable:
+class RowTable(Struct):
     """All rows, by their index in the batch."""
 
     vocabulary: int

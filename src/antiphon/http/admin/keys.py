@@ -1,7 +1,6 @@
 """Keys: wire types, handlers and endpoints."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind
+from antiphon.domain.values import replace
 from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
 from antiphon.http.admin.resource import (
     CREATED,

@@ -1,7 +1,6 @@
 """Projects, their members, users, and the audit of changes: wire types, handlers and endpoints."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.audit_changes import (
     AuditChange,

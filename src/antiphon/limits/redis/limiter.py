@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from itertools import islice
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, SettingsError
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter, claim_amount
@@ -103,8 +103,7 @@ settled, and stays counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
-@dataclass(slots=True)
-class RedisClaim:
+class RedisClaim(Struct):
     """An open claim in Redis."""
 
     limits: tuple[Limit, ...]

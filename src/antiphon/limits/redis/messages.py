@@ -1,9 +1,9 @@
 """Encodes the arguments of the scripts in `limits.redis.scripts`, and parses their results. Does no I/O."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
+from antiphon.domain.values import Struct
 from antiphon.errors import LimitsUnavailable
 from antiphon.limits.refusals import build_refusal, pick_longest
 from antiphon.limits.windows import find_period, find_period_bounds
@@ -16,8 +16,7 @@ CONCURRENT_KIND = "running"
 Argument = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptResult:
+class ScriptResult(Struct, frozen=True):
     """The result of the scripts READ_STATUS and TAKE."""
 
     status: str

@@ -14,8 +14,7 @@ which Lua holds exactly. Totals and limits can reach 2^63, which Redis holds: Lu
 compares them in two halves.
 """
 
-from dataclasses import dataclass
-
+from antiphon.domain.values import Struct
 from antiphon.limits.windows import BUCKET, BUCKETS
 
 MICROSECOND = 1_000
@@ -341,8 +340,7 @@ microseconds, the earliest first; otherwise it is the beginning of the period. T
 counter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scripts:
+class Scripts(Struct, frozen=True):
     """The text of every script."""
 
     take: str

@@ -7,11 +7,11 @@ Settlements are sent in order, and have no reply.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.processes.coordinator.frames import (
@@ -40,8 +40,7 @@ RETRY_AFTER = 1.0
 NOTHING = Amounts()
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(Struct):
     """An unsettled reservation of this process."""
 
     limits: tuple[Limit, ...]
@@ -57,8 +56,7 @@ class Claim:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedClaim:
+class EndedClaim(Struct, frozen=True):
     """A settled reservation of this process."""
 
     message: Ended

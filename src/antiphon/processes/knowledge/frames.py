@@ -6,12 +6,12 @@ and result, so both ends use the same format.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import GenericAlias
 from typing import get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc import Frame, FrameError, Hello
@@ -63,8 +63,7 @@ TO_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[ToKnowledge]])
 FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
 
 
-@dataclass(frozen=True, slots=True)
-class MethodCodec:
+class MethodCodec(Struct, frozen=True):
     """Decodes the arguments and the result of one method. `encode_value` encodes them."""
 
     parameters: tuple[str, ...]

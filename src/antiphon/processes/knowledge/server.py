@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError, ErrorReport, InternalError, InvalidValue, KnowledgeUnavailable
 from antiphon.processes.ipc import Channel, Frame, FrameError, FrameReader, Hello, bind_private, remove_socket
 from antiphon.processes.knowledge.frames import (
@@ -130,8 +130,7 @@ async def call_method(index: KnowledgeIndex, call_message: IndexCall) -> object:
     return result
 
 
-@dataclass(slots=True)
-class KnowledgeServer:
+class KnowledgeServer(Struct):
     """The sessions of one index."""
 
     get_index: GetIndex

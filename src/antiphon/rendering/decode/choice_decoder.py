@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.values import Struct
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.decode.stop_strings import NO_STOP_STRINGS, StopFilter, StopStrings
@@ -13,8 +13,7 @@ from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning.reader import ReasoningCounter
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeOptions:
+class DecodeOptions(Struct, frozen=True):
     """Options for converting tokens to text, shared by all choices of a request."""
 
     pieces: Pieces

@@ -2,11 +2,11 @@
 reasoning before the answer."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from antiphon.constraints import grammar_types as groups
 from antiphon.constraints.grammar_types import Prelude, TextFrame
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, Prompt, Reasoning
+from antiphon.domain.values import replace
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.context_window import FittedPrompt
 from antiphon.rendering.model_info import ModelInfo

@@ -4,11 +4,11 @@ An effort that the model does not support is refused by name.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
 from antiphon.domain.request import Reasoning
+from antiphon.domain.values import Struct
 from antiphon.errors import UnsupportedParameter
 
 
@@ -23,8 +23,7 @@ class ReasoningPosition(StrEnum):
     """In the answer: the prompt contains complete reasoning, or a mark that says that there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningNotation:
+class ReasoningNotation(Struct, frozen=True):
     """How one family writes reasoning: `open`, the reasoning, `close`, `gap`, the answer."""
 
     open: tuple[str, ...]

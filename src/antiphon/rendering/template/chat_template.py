@@ -6,7 +6,6 @@ process that can be killed. A template that passes runs here (`environment`). Th
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -16,6 +15,7 @@ from jinja2 import meta, nodes
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.reasoning.notation import ReasoningNotation, detect_reasoning, effort_variables
@@ -116,8 +116,7 @@ class RaisedByTemplate(TemplateRefused):
     """The template called `raise_exception` to refuse a conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
+class SpecialTokens(Struct, frozen=True):
     """The special tokens that a template needs."""
 
     names: tuple[str, ...]
@@ -126,8 +125,7 @@ class SpecialTokens:
     eos: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NotationFamilies:
+class NotationFamilies(Struct, frozen=True):
     """The families of a model's notations. None means that the template's text decides."""
 
     calls: str | None = None

@@ -5,14 +5,15 @@ Its notations are detected from its text, without running it. `render` runs in t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import replace
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
@@ -81,8 +82,7 @@ class TemplateHelper:
         return pieces
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTemplate:
+class RequestTemplate(Struct, frozen=True):
     """A template from a request, and what is needed to render it."""
 
     source: str

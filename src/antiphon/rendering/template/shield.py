@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import chain
 
+from antiphon.domain.values import Struct
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue
 
@@ -35,8 +35,7 @@ FORMAT_PLACEHOLDER = re.compile(r"%[-#0 +]*[\w(.*]")
 """A placeholder in a literal, where the operator `%` inserts a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateTexts:
+class TemplateTexts(Struct, frozen=True):
     """The texts that a template's source contains."""
 
     literals: tuple[str, ...] = ()
@@ -162,8 +161,7 @@ class Shield:
                     break
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(Struct, frozen=True):
     """The twins of one rendering."""
 
     shield: Shield

@@ -5,10 +5,10 @@ If the template would refuse or drop a part, the part becomes text. So no text o
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
+from antiphon.domain.values import Struct, replace
 from antiphon.rendering.template.messages import read_arguments
 from antiphon.rendering.tools.call_notation import CallNotation
 from antiphon.rendering.tools.json_call import SPACE
@@ -36,8 +36,7 @@ Shows = Callable[[Conversation, str], bool]
 """Whether the prompt of a conversation contains a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleSupport:
+class RoleSupport(Struct, frozen=True):
     """How a template treats system messages."""
 
     shows_developer: bool = True
@@ -140,8 +139,7 @@ TOOLS_EXPLANATION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateSupport:
+class TemplateSupport(Struct, frozen=True):
     """Which of tools, calls and results a template shows."""
 
     shows_tools: bool = False

@@ -3,7 +3,6 @@ The readers are in `call_readers` and `header_reader`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from antiphon.constraints import grammar_types as groups
 from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.values import Struct
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.tools.call_readers import (
     CallsOrTextReader,
@@ -37,8 +37,7 @@ Marks = tuple[str, ...]
 """Texts, or names of control tokens, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallChannel:
+class CallChannel(Struct, frozen=True):
     """A channel that a model writes in: the marks around its text. The final channel has no `close`."""
 
     open: Marks
@@ -50,8 +49,7 @@ class CallChannel:
         return groups.TextFrame(to_marks(self.open, controls), close)
 
 
-@dataclass(frozen=True, slots=True)
-class CallNotation:
+class CallNotation(Struct, frozen=True):
     """How one family writes calls. A group of calls is `open`, a call, further calls with `between_calls`
     before each, and `close`."""
 

@@ -6,21 +6,19 @@ because its marks are no content.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.domain.values import Struct
 from antiphon.rendering.tools.json_call import SPACE, CallArguments, CallName, JsonCall
 
 
-@dataclass(frozen=True, slots=True)
-class VisiblePart:
+class VisiblePart(Struct, frozen=True):
     """Further text to show; never empty."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningPart:
+class ReasoningPart(Struct, frozen=True):
     """Further reasoning; never empty."""
 
     text: str

@@ -3,23 +3,22 @@ name is complete, and the arguments' text as it arrives. The order of the object
 between them do not matter."""
 
 import json
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from antiphon.domain.values import Struct
 
 SPACE = " \t\r\n"
 ARGUMENTS = frozenset({"arguments", "parameters", "args"})
 NAME = "name"
 
 
-@dataclass(frozen=True, slots=True)
-class CallName:
+class CallName(Struct, frozen=True):
     """The beginning of a call, with the function's name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(Struct, frozen=True):
     """Further text of the arguments."""
 
     text: str

@@ -1,8 +1,8 @@
 """Types of ingest: formats, limits, and the text of a document, page by page."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import InvalidValue
 
 FIELD = "file"
@@ -36,8 +36,7 @@ BINARY_FORMATS = frozenset(
 """Formats that need the extra `documents`. All other formats are text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractionLimits:
+class ExtractionLimits(Struct, frozen=True):
     """Limits of reading one document."""
 
     file_bytes: int = 64 * MEBIBYTE
@@ -59,8 +58,7 @@ class ExtractionLimits:
 DEFAULT_LIMITS = ExtractionLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractedPage:
+class ExtractedPage(Struct, frozen=True):
     """The text of one page, slide or sheet. A document without pages has one page without a number."""
 
     text: str
@@ -70,8 +68,7 @@ class ExtractedPage:
     """The slide's title or the sheet's name; empty for other formats."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractedDocument:
+class ExtractedDocument(Struct, frozen=True):
     """The text of one document. At least one page has text that is not blank."""
 
     file_name: str

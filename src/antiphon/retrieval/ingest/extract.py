@@ -1,11 +1,11 @@
 """Extracts a document's text in the sandbox, another process. So no document can block or end the caller's
 process, or use up its memory."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from msgspec import convert
 
+from antiphon.domain.values import asdict
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.retrieval.ingest.documents import (
     DEFAULT_LIMITS,

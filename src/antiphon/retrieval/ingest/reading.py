@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 
+from antiphon.domain.values import asdict, replace
 from antiphon.retrieval.ingest.archive import require_safe_archive
 from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,

@@ -11,10 +11,10 @@ tokens of the chunks are counted in batches. Only chunks with too many tokens ar
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.ingest.documents import ExtractedDocument
@@ -63,8 +63,7 @@ Span = tuple[int, str]
 """The index of a chunk in its page, and its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitOptions:
+class SplitOptions(Struct, frozen=True):
     """How documents are split. Raises InvalidValue for sizes that are impossible."""
 
     size: int
@@ -82,8 +81,7 @@ class SplitOptions:
             raise InvalidValue(f"{problem}; it is {self.overlap:,}", param="chunk_overlap")
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentChunk:
+class DocumentChunk(Struct, frozen=True):
     """One chunk of a document."""
 
     text: str
@@ -208,8 +206,7 @@ def _make_splitter(markdown: bool, size: int, overlap: int) -> "MarkdownSplitter
 # --- headings -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """A heading of a Markdown text."""
 
     start: int

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
 from antiphon.domain.context import Clock
+from antiphon.domain.values import replace
 from antiphon.errors import NotFound
 from antiphon.retrieval import checks
 from antiphon.retrieval.base import (

@@ -1,10 +1,9 @@
 """The extension pgvector: finds or adds it, and names its types and operators in SQL."""
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 
 OLDEST_VERSION = (0, 6)
@@ -33,8 +32,7 @@ FORBIDDEN_MESSAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pgvector:
+class Pgvector(Struct, frozen=True):
     """The extension of one database."""
 
     schema: str

@@ -1,12 +1,13 @@
 """Reads and changes the rows of one knowledge table in a transaction."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, CursorResult
 
+from antiphon.domain.values import Struct
 from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_within_limits
 from antiphon.retrieval.postgres.pgvector import Pgvector
@@ -22,7 +23,7 @@ FROM {SCHEMA}.tables WHERE project = :project
 """  # noqa: S608 - a constant
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class TableRows:
     """One table of a project, in a transaction. All statements about the table go through `execute`."""
 
@@ -35,7 +36,7 @@ class TableRows:
     chunks: int
     """Chunks of documents in any state, when the transaction began."""
     next_chunk: int
-    names: dict[str, str] = field(init=False)
+    names: dict[str, str] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.names = name_relations(self.number) | {
@@ -60,8 +61,7 @@ class TableRows:
             self.connection.execute(sa.text(statement.format_map(self.names)), rows)
 
 
-@dataclass(slots=True)
-class TableWrite:
+class TableWrite(Struct):
     """One write in a table. No other write in the table runs until the transaction ends."""
 
     rows: TableRows

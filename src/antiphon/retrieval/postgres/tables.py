@@ -1,10 +1,9 @@
 """Creates, lists, renames, copies and removes the knowledge tables of a project."""
 
-from dataclasses import replace
-
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict
 from antiphon.retrieval.base import IndexLimits, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.postgres.pgvector import Pgvector

@@ -21,10 +21,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import (
     AntiphonError,
     Conflict,
@@ -68,8 +68,7 @@ EXACT_DIVISOR = 2
 """The exact vectors of one table use at most half of the memory for all tables' vectors."""
 
 
-@dataclass(slots=True, eq=False)
-class TableEntry:
+class TableEntry(Struct, eq=False):
     """A table of a project, with its open file if calls use the table."""
 
     path: Path

@@ -5,9 +5,9 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
 from antiphon.retrieval.sqlite.schema import (
@@ -65,8 +65,7 @@ class ForeignFile(KnowledgeUnavailable):
     """A file in the folder of a project that belongs to another project."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableCounts:
+class TableCounts(Struct, frozen=True):
     """The amount of a table's content, in the units of TableInfo."""
 
     documents: int = 0
@@ -74,8 +73,7 @@ class TableCounts:
     bytes: int = 0
 
 
-@dataclass(slots=True)
-class TableChange:
+class TableChange(Struct):
     """One write, with its changes for the vectors in memory."""
 
     connection: sqlite3.Connection

@@ -10,12 +10,12 @@ vectors have length 1, half precision and little-endian bytes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from antiphon.domain.values import Struct, replace
 from antiphon.retrieval.halves import Floats, Halves, decode_halves, read_halves
 
 Ids = npt.NDArray[np.int64]
@@ -41,8 +41,7 @@ SIGN = 0x8000
 WORD_BITS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class VectorRow:
+class VectorRow(Struct, frozen=True):
     """One vector to add."""
 
     id: int
@@ -51,8 +50,7 @@ class VectorRow:
     """Half precision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(Struct, frozen=True):
     """The result of a search by vector."""
 
     ids: Ids
@@ -89,8 +87,7 @@ class VectorRows(Protocol):
 S = TypeVar("S", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True)
-class _RowState(Generic[S]):
+class _RowState(Struct, Generic[S], frozen=True):
     """The arrays of the vectors at one time. The rows before `size` never change, except in `is_alive`, so a
     search can read them during a write. Rows from `size` on can change."""
 

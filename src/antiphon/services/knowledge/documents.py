@@ -10,12 +10,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, Origin
 from antiphon.domain.identity import Actor
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import (
     AntiphonError,
     EngineDied,
@@ -95,8 +95,7 @@ FindActor = Callable[[Uploader], Actor | None]
 """Returns the caller who uploaded a file, with the caller's current rights; None if the key has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class IngestDependencies:
+class IngestDependencies(Struct, frozen=True):
     """What a job needs: the index, the models, the reader, the uploads, and the clock."""
 
     index: KnowledgeIndex

@@ -2,10 +2,10 @@
 the jobs that put files into a table. `KnowledgeErasure` removes everything for owners and the operator."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
+from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue
 from antiphon.retrieval.base import (
     MAX_BATCH,

@@ -16,10 +16,10 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from antiphon.domain.values import Struct, asdict, replace
 from antiphon.errors import KnowledgeUnavailable
 from antiphon.retrieval.base import DocumentInput, SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
@@ -39,8 +39,7 @@ SPLIT_VERSION = 1
 """The version of the rules that split files into chunks. Increment it when you change the rules."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uploader:
+class Uploader(Struct, frozen=True):
     """The caller who uploaded a file. Its job runs with the current rights of this caller."""
 
     kind: str
@@ -49,8 +48,7 @@ class Uploader:
     user: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class UploadOrder:
+class UploadOrder(Struct, frozen=True):
     """The job to put one uploaded file into a knowledge table: the table, the file, and how to split it."""
 
     id: str

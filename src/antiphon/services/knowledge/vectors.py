@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
+from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from antiphon.retrieval.base import SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
@@ -37,8 +37,7 @@ PROBE_TEXT = "word"
 E = TypeVar("E", bound=AntiphonError)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingModelInfo:
+class EmbeddingModelInfo(Struct, frozen=True):
     """An embedding model that a caller can use."""
 
     name: str

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     AdapterEngine,
     SequenceFinished,

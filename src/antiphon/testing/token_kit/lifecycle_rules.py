@@ -7,8 +7,8 @@ in total and for one actor; siblings are never refused.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
 
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
     SequenceFinished,
     SequenceStarted,

@@ -7,10 +7,10 @@ distribution of generation.
 
 import math
 from array import array
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import PromptScores, StopCause, TokenRequest, TokenSegment
 from antiphon.errors import AntiphonError
 from antiphon.testing.rules import require, require_error
@@ -207,8 +207,7 @@ WIDTH = 3
 """The number of alternatives that the rules request."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedScores:
+class UnpackedScores(Struct, frozen=True):
     """A prompt's unpacked scores, from its second token on."""
 
     logprobs: "array[float]"

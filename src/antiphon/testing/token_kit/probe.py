@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 from antiphon.domain.models import Load
 from antiphon.domain.sampling import Sampling
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
@@ -28,8 +28,7 @@ UNTIL_CLOSED = 100_000
 """max_tokens of a sequence that runs until it is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceRun:
+class SequenceRun(Struct, frozen=True):
     """The result of one complete sequence."""
 
     started: SequenceStarted
@@ -41,8 +40,7 @@ class SequenceRun:
     scores: tuple[PromptScores, ...] = ()
 
 
-@dataclass(slots=True)
-class TokenProbe:
+class TokenProbe(Struct):
     """The engine under test, its facts, and the options of the kit."""
 
     engine: TokenEngine

@@ -7,10 +7,10 @@ them.
 
 import json
 import re
-from dataclasses import replace
 
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.values import replace
 from antiphon.engines.base import ConstraintEngine, StopCause, TokenRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.testing.rules import require, require_error

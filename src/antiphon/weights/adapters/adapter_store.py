@@ -10,10 +10,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.models import Adapter
+from antiphon.domain.values import Struct
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
 from antiphon.processes.sandbox import NOTHING, JobRunner, JobStopped, Limits, run_job
 
@@ -58,8 +58,7 @@ def get_default_registry(environ: Mapping[str, str], home: Path, platform: str =
     return data / "antiphon" / "adapters"
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterStore:
+class AdapterStore(Struct, frozen=True):
     """Imports adapters from allowed directories into the registry."""
 
     registry: Path

@@ -8,11 +8,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from antiphon.domain.models import DeploymentRequest, FetchedAdapter
+from antiphon.domain.values import Struct
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapters.adapter_store import OWN_MEMORY, create_staging_directory
@@ -43,8 +43,7 @@ ANY_FILE = "any" + ENDING
 """A placeholder for a missing file name, so that the other parts of the name can be checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubAdapters:
+class HubAdapters(Struct, frozen=True):
     """The adapters of a hub that callers can deploy."""
 
     repositories: Sequence[str]

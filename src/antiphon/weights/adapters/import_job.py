@@ -12,11 +12,11 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from antiphon.domain.models import Adapter
+from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.adapters.adapter_store import GGUF_SUFFIX, PEFT_SUFFIX, build_storage_error, sanitize
 from antiphon.weights.gguf import Header, read_gguf, read_header
@@ -24,8 +24,7 @@ from antiphon.weights.gguf import Header, read_gguf, read_header
 MATRIX_SUFFIXES = (".lora_a", ".lora_b")
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterFile:
+class AdapterFile(Struct, frozen=True):
     """A stored adapter that fits its model."""
 
     path: Path

@@ -16,10 +16,10 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphon.domain.models import Adapter, KeptName, NameChange
+from antiphon.domain.values import Struct, replace
 from antiphon.processes.ipc import FrameError, from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.weights.adapters.adapter_store import GGUF_SUFFIX, PEFT_SUFFIX
@@ -43,8 +43,7 @@ SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 """The name of one part of a split model."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptNamesFile:
+class KeptNamesFile(Struct, frozen=True):
     """The stored names of a registry. Every method blocks, except `hold_changes`."""
 
     registry: Path

@@ -9,13 +9,13 @@ conversion: gguf takes half a second to import.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
+from antiphon.domain.values import Struct
 from antiphon.errors import ModelFileError
 from antiphon.weights.convert.tensors import Tensor, read_json, read_list, read_tensors, read_text
 
@@ -70,8 +70,7 @@ SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WordPieceVocabulary:
+class WordPieceVocabulary(Struct, frozen=True):
     """The vocabulary, and the normalisation of texts before they are split into pieces."""
 
     pieces: tuple[str, ...]
@@ -80,8 +79,7 @@ class WordPieceVocabulary:
     strip_accents: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderShape:
+class EncoderShape(Struct, frozen=True):
     """The sizes of an encoder."""
 
     vocabulary_size: int

@@ -11,11 +11,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from antiphon.domain.values import Struct, field
 from antiphon.errors import ModelFileError
 from antiphon.weights.convert.tensors import Tensor, read_json, read_tensors
 from antiphon.weights.gguf import Header
@@ -72,16 +72,14 @@ CHANGING_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initializations that also change the base model. Such an adapter fits only the changed base model."""
 
 
-@dataclass(slots=True)
-class MatrixPair:
+class MatrixPair(Struct):
     """The two matrices of one module: B (outputs, rank) times A (rank, inputs)."""
 
     a: Tensor | None = None
     b: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoraScaling:
+class LoraScaling(Struct, frozen=True):
     """The scaling options in adapter_config.json."""
 
     alpha: float

@@ -16,10 +16,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
+from antiphon.domain.values import Struct
 from antiphon.errors import ModelFetchError
 from antiphon.weights.hub.reference import ENDING, Reference
 
@@ -42,8 +42,7 @@ def get_default_directory(environ: Mapping[str, str], home: Path, platform: str)
     return caches / "antiphon" / "models"
 
 
-@dataclass(frozen=True, slots=True)
-class CachedFile:
+class CachedFile(Struct, frozen=True):
     """A complete file in the cache."""
 
     reference: Reference
@@ -54,8 +53,7 @@ class CachedFile:
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """A file without a reference: an incomplete download or an old version."""
 
     repository: str

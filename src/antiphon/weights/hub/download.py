@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import antiphon
+from antiphon.domain.values import Struct
 from antiphon.errors import ModelFetchError
 from antiphon.settings.server import is_loopback
 from antiphon.weights.hub.cache import DIGEST, CachedFile, HubCache
@@ -65,8 +65,7 @@ class Stage(StrEnum):
     CHECKING = "checking"
 
 
-@dataclass(frozen=True, slots=True)
-class FetchProgress:
+class FetchProgress(Struct, frozen=True):
     """The progress of a fetch."""
 
     stage: Stage
@@ -82,8 +81,7 @@ ReportProgress = Callable[[FetchProgress], None]
 """Receives the progress after each chunk."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """The hub's metadata of a file."""
 
     commit: str
@@ -91,8 +89,7 @@ class RemoteFile:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class HubCaller:
+class HubCaller(Struct, frozen=True):
     """A caller of the server for whom a file is downloaded."""
 
     token: str | None

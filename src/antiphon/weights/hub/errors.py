@@ -6,12 +6,12 @@ is imported only after a failure, with the library.
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, UnsupportedProtocol
 from huggingface_hub import errors as hub
 
+from antiphon.domain.values import Struct
 from antiphon.weights.hub.reference import Reference
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -21,8 +21,7 @@ HUB_ERRORS = (hub.HfHubHTTPError, hub.OfflineModeIsEnabled, TransportError)
 UNAUTHORIZED, FORBIDDEN, TOO_MANY, SERVER = 401, 403, 429, 500
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """The failed download."""
 
     reference: Reference

@@ -4,9 +4,9 @@ A parsed reference is safe in the path of a file and of an address.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
 
 PREFIX = "hf:"
@@ -28,8 +28,7 @@ LONGEST_PART = 120
 """The most characters between two slashes, so that a file system can store the name with an added ending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A file of a repository, at a revision."""
 
     repository: str

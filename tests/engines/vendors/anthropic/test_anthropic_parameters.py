@@ -1,7 +1,7 @@
 """Every parameter is in the body for Anthropic, or is refused by name."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel

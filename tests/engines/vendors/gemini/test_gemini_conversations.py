@@ -1,7 +1,6 @@
 """Conversations keep their meaning through Gemini's format, streamed and buffered."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import EmbeddingRequest, Output, RawPrompt
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import StreamFailure, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
@@ -64,7 +63,7 @@ def compare(answer: CollectedGeneration) -> object:
     """An answer, of its blocks the signatures alone: a stream signs an empty text after the text."""
     (choice,) = answer.choices
     signatures = [block["part"]["thoughtSignature"] for block in choice.thinking_blocks]  # type: ignore[index]
-    return changed(choice, thinking_blocks=()), signatures, answer.usage
+    return replace(choice, thinking_blocks=()), signatures, answer.usage
 
 
 @pytest.mark.parametrize("model", ["gemini-m", "idless"])
@@ -86,7 +85,7 @@ async def test_a_lost_signature_is_refused_by_the_vendor():
     conversation = BY_NAME["one call"]
     ((_, answer),) = (await exchange.run(conversation, is_buffered=True))[:1]
     (choice,) = answer.choices
-    lost = changed(choice, calls=tuple(replace(call, signature=None) for call in choice.calls))
+    lost = replace(choice, calls=tuple(replace(call, signature=None) for call in choice.calls))
     with pytest.raises(RefusedCall) as caught:
         exchange.send(conversation.build_request(1, [lost]))
     assert caught.value.error.kind == "INVALID_ARGUMENT"
@@ -126,10 +125,10 @@ async def test_one_call_at_a_time_is_refused_by_name():
 
 
 async def test_log_probabilities_are_those_of_the_text():
-    request = changed(CHAT.build_request(0), output=Output(logprobs=1))
+    request = replace(CHAT.build_request(0), output=Output(logprobs=1))
     for is_buffered in (False, True):
         exchange = open_exchange()
-        answer = await collect(iterate_async(exchange.iterate(changed(request, is_buffered=is_buffered))))
+        answer = await collect(iterate_async(exchange.iterate(replace(request, is_buffered=is_buffered))))
         scores = answer.choices[0].scores
         assert scores is not None
         assert b"".join(score.piece for score in scores) == b"Hello there."

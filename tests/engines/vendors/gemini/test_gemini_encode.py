@@ -1,7 +1,6 @@
 """Every parameter acts in Gemini's body, or is refused by the caller's name."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream

@@ -1,7 +1,6 @@
 """Messages become Gemini's contents, and what has no place there is refused by name."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from antiphon.domain.messages import (
     ToolCall,
 )
 from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream

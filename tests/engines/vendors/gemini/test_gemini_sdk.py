@@ -18,7 +18,7 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.gemini.decode import FINISHES
@@ -41,7 +41,7 @@ FAILURES = [f"{point}-{status}" for point in ("error", "break") for status in ST
 ]
 CHAT = BY_NAME["a chat"]
 
-EVERYTHING = changed(
+EVERYTHING = replace(
     CHAT.build_request(0),
     prompts=(
         Conversation(
@@ -61,7 +61,7 @@ EVERYTHING = changed(
 """A request with every parameter but several choices, which the client's summary has no place for."""
 
 CLOSE = MediaContent(MediaKind.IMAGE, "image/png", IMAGE.data, detail="high")
-LOOK = changed(
+LOOK = replace(
     CHAT.build_request(0),
     prompts=(Conversation((Message(Role.USER, "", content=(CLOSE,)), Message(Role.USER, "[a chat]"))),),
 )
@@ -82,7 +82,7 @@ class Calls:
                 self.answers += [answer for _, answer in await exchange.run(conversation, is_buffered)]
             self._note(exchange)
             for model, request in ((SCORED, EVERYTHING), (MODEL, LOOK)):
-                await self._ask(model, changed(request, is_buffered=is_buffered))
+                await self._ask(model, replace(request, is_buffered=is_buffered))
 
     async def _ask(self, model: VendorModel, request: GenerationRequest) -> None:
         exchange = VendorExchange(GeminiUpstream(), answer_call, model, KEY, "/v1beta")

@@ -1,7 +1,6 @@
 """Every parameter acts in the body that OpenAI's format has, or is refused by name."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.sampling import Mirostat, SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.profiles.presets import find_preset
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel

@@ -9,7 +9,6 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from msgspec import Meta, Struct
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.jamai.knowledge.endpoints import to_datetime
 from antiphon.dialects.jamai.models import build_id
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 from antiphon.retrieval.base import ChunkInput, TableInfo, TextChunk
 
@@ -83,8 +83,7 @@ class JamaiColumn(Struct, frozen=True, kw_only=True):
     gen_config: JamaiEmbedConfig | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RowView:
+class RowView(Struct, frozen=True):
     """The requested parts of rows."""
 
     columns: frozenset[str] = frozenset()

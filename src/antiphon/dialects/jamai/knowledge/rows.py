@@ -3,7 +3,6 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -52,6 +51,7 @@ from antiphon.dialects.jamai.queries import (
 )
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.identity import Right
+from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnsupportedParameter
 from antiphon.retrieval.base import ChunkPage, TableInfo
 

@@ -1,7 +1,6 @@
 """Decodes a body of the older API to a generation request, with SGP's defaults."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
@@ -23,7 +22,7 @@ from antiphon.dialects.sgp.legacy.wire_types import (
 from antiphon.domain.messages import Content, Message, Role, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt, Reasoning
 from antiphon.domain.sampling import SamplingOptions
-from antiphon.domain.values import changed
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 
 TEMPERATURE = 0.2
@@ -62,7 +61,7 @@ def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationC
     call = _build_call(wire, prompt, field_report)
     if wire.memory_strategy is None:
         return call
-    return replace(call, request=changed(call.request, memory=read_memory(wire.memory_strategy)))
+    return replace(call, request=replace(call.request, memory=read_memory(wire.memory_strategy)))
 
 
 def decode_legacy_text(body: bytes, report_unknown: bool = False) -> GenerationCall:

@@ -8,10 +8,11 @@ the salt and all tokens up to the block's end, since the engines' prefix caches 
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from random import Random
+
+from antiphon.domain.values import Struct, field
 
 BLOCK = 32
 """Tokens of one block. A shorter common prefix does not justify a busier replica."""
@@ -44,8 +45,7 @@ def build_prefix_keys(tokens: Sequence[int], adapter: str, salt: str) -> tuple[b
     return tuple(keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A replica that can take a sequence."""
 
     name: str
@@ -55,8 +55,7 @@ class Candidate:
     """The adapters that it has loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingKey:
+class RoutingKey(Struct, frozen=True):
     """The properties by which a sequence prefers a replica."""
 
     prefixes: tuple[bytes, ...] = ()
@@ -65,8 +64,7 @@ class RoutingKey:
     """Equal for all choices of one prompt, so that one replica computes them; empty for other calls."""
 
 
-@dataclass(slots=True)
-class PrefixIndex:
+class PrefixIndex(Struct):
     """The replica that has last computed each prefix, by the prefix's key."""
 
     max_keys: int = MAX_KEYS

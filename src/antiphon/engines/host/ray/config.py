@@ -3,10 +3,10 @@ them as JSON lines through pipes."""
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import LoadSpec
 from antiphon.errors import SettingsError
 
@@ -16,8 +16,7 @@ AUTH_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Ray's variables about its token. The supervisor's children get the token through their pipe instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The resources that one replica takes on its machine."""
 
     cpus: float = 1.0
@@ -31,8 +30,7 @@ class Placement:
         return {name: amount for name, amount in amounts.items() if amount}
 
 
-@dataclass(frozen=True, slots=True)
-class DeploymentSpec:
+class DeploymentSpec(Struct, frozen=True):
     """One model as an application of Ray Serve."""
 
     name: str
@@ -51,16 +49,14 @@ class DeploymentSpec:
     interpreter: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAddress:
+class ClusterAddress(Struct, frozen=True):
     """The address of the cluster's head, and the token that every process must have."""
 
     address: str
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class DriverConfig:
+class DriverConfig(Struct, frozen=True):
     """The second line of a driver's configuration. The first one is its `HostConfig`."""
 
     cluster: ClusterAddress
@@ -70,8 +66,7 @@ class DriverConfig:
     sets it if the driver was ready before. If it is not set, the driver ends with the error."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
+class NodeConfig(Struct, frozen=True):
     """The configuration of the node process."""
 
     cluster: ClusterAddress

@@ -2,15 +2,14 @@
 stay."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from antiphon.domain.models import AdapterLoad, Histogram, Load
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo
 
 
-@dataclass(slots=True)
-class LoadSums:
+class LoadSums(Struct):
     """The last report of each running replica, and the totals of the ended replicas."""
 
     _reports: dict[str, Load] = field(default_factory=dict)

@@ -7,14 +7,13 @@ the application's name.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.host.ray.affinity import Candidate, PrefixIndex, RoutingKey, choose_replica
 
 
-@dataclass(slots=True)
-class ReplicaTable:
+class ReplicaTable(Struct):
     """The replicas of one model."""
 
     max_sequences: int = 1

@@ -7,10 +7,10 @@ decode thread may call these functions, except where a docstring allows any thre
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from antiphon.domain.values import Struct
 from antiphon.errors import EngineError, InvalidValue, LoadError
 
 FileStamp = tuple[int, int, int]
@@ -23,8 +23,7 @@ class LoadedAdapter(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _KnownAdapter:
+class _KnownAdapter(Struct):
     """One adapter. Its `native` is None while the adapter is only on disk."""
 
     path: Path

@@ -2,9 +2,9 @@
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.domain.values import Struct
 from antiphon.engines.llama.sequence import TokenSequence
 
 
@@ -66,8 +66,7 @@ class PrefixNode:
             node = node.parent
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(Struct, frozen=True):
     """The longest beginning of a sequence that is already computed, and where it is in the cache."""
 
     length: int
@@ -78,16 +77,14 @@ class PrefixMatch:
     """In streams, the stream whose content begins with these tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrimCells:
+class TrimCells(Struct, frozen=True):
     """An order to free the cells of an id from a position on."""
 
     id: int
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CopyCells:
+class CopyCells(Struct, frozen=True):
     """An order to copy the first `length` positions of one id to another, which is empty."""
 
     source: int

@@ -12,8 +12,8 @@ together, because only sequences with the same adapter share a call.
 
 import sys
 from array import array
-from dataclasses import dataclass, field
 
+from antiphon.domain.values import Struct, field
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, TrimCells
 from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, measure_common_prefix
 
@@ -26,8 +26,7 @@ ADAPTED_ROWS = 2
 differently from a row among others. The test at load covers only the model's own matrices."""
 
 
-@dataclass(slots=True)
-class KVStream:
+class KVStream(Struct):
     """The stream of one KV cache id. It contains the cells of a running sequence, kept tokens, or nothing."""
 
     id: int

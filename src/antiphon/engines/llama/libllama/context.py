@@ -9,7 +9,6 @@ import ctypes
 import logging
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.request import Pooling
+from antiphon.domain.values import Struct
 from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
@@ -49,8 +49,7 @@ class DecodeStatus(IntEnum):
     """The abort flag was set. Some rows may be in the cache; no row has logits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextSizes:
+class ContextSizes(Struct, frozen=True):
     """Sizes of a context."""
 
     cells: int

@@ -6,9 +6,9 @@ The library itself reads the header, and only if there is a device for layers.
 import ctypes
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.engines.llama.libllama.library import GgufParams, Library
 from antiphon.errors import LoadError
 
@@ -23,8 +23,7 @@ U32, I32, ARRAY = 4, 5, 9
 """gguf_type numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSizes:
+class LayerSizes(Struct, frozen=True):
     """The sizes of a model's layers, the output last."""
 
     weights: tuple[int, ...]

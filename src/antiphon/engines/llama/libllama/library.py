@@ -13,11 +13,11 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from antiphon.domain.values import Struct
 from antiphon.engines.llama.libllama.struct_layouts import (
     LAYOUTS,
     NativeBatch,
@@ -267,8 +267,7 @@ log = logging.getLogger(__name__)
 SUFFIXES = (".dylib", ".so") if sys.platform == "darwin" else (".so",)
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryFile:
+class LibraryFile(Struct, frozen=True):
     """A file that may be a library, and the package or setting that names it."""
 
     path: Path

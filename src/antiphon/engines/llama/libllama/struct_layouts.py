@@ -8,7 +8,8 @@ default-params functions return with a table, field by field. This module opens 
 
 import ctypes
 import platform
-from dataclasses import dataclass
+
+from antiphon.domain.values import Struct
 
 PROBE_BYTES = 4096
 """Bytes of a buffer that is large enough for a params struct of any build. The library writes only the bytes
@@ -69,8 +70,7 @@ class NativeBatch(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class StructLayout:
+class StructLayout(Struct, frozen=True):
     """The parameter structs of one build."""
 
     build: str

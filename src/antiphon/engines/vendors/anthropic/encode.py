@@ -1,7 +1,5 @@
 """Translates a request for Anthropic's Messages API."""
 
-from dataclasses import replace
-
 import msgspec
 
 from antiphon.domain.messages import Tool, ToolChoice, Tools
@@ -14,6 +12,7 @@ from antiphon.domain.request import (
     Reasoning,
 )
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
 from antiphon.engines.vendors.anthropic.messages import Body, encode_cache_mark, encode_messages, read_object
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel

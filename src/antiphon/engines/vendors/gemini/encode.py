@@ -1,6 +1,5 @@
 """Translates a request to Gemini's generateContent."""
 
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from antiphon.domain.request import (
     Reasoning,
 )
 from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import (
     PROMPT_CACHE_KEY,
     SCHEMA_DESCRIPTION,
