@@ -31,7 +31,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.engines.base import TokenEvent as Event
@@ -108,7 +108,7 @@ def serve_gateway(listener: socket.socket) -> None:
     models = ModelRegistry(
         (Model("scripted", (ModelRoute(events),), 0), Model("rendered", (ModelRoute(rendered),), 0))
     )
-    edge = AppState(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
+    edge = AppState(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (SettingsKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))
 
 

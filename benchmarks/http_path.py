@@ -36,7 +36,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from antiphon.auth.keyring import ServiceKey
+from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
@@ -84,7 +84,7 @@ def serve_antiphon(listener: socket.socket) -> None:
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
     models = ModelRegistry((Model("scripted", (ModelRoute(engine),), 0),))
     pipeline = Pipeline(models, Metrics(), 1.0)
-    state = AppState(pipeline, models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
+    state = AppState(pipeline, models, OpenAI(), ServerSettings(), (SettingsKey(KEY),))
     uvloop.run(serve(create_app(state), state, listener))
 
 

@@ -111,8 +111,8 @@ def find_keys(server: Server) -> tuple[str, str]:
 
 async def stream(client: httpx2.AsyncClient, key: str, begun: asyncio.Event) -> str:
     """How a long stream ends."""
-    body = {"model": "cantor", "messages": [{"role": "user", "content": "Once"}], "prompt_cache_key": key}
-    body |= {"max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": True}
+    body: dict[str, object] = {"model": "cantor", "messages": [{"role": "user", "content": "Once"}]}
+    body |= {"prompt_cache_key": key, "max_tokens": 400, "ignore_eos": True, "temperature": 0, "stream": True}
     text = ""
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for part in answer.aiter_text():
