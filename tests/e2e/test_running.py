@@ -90,7 +90,7 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: LimitedServer) -> N
                     host.resume()
 
             found = streamed(place.server, secret, change)
-            if left and left[0] > 0:
+            if left and left[0] > max(0, before - 400):  # less than the lower limit was used by then
                 return found
         raise AssertionError("the limit was always used up before it was changed")
 

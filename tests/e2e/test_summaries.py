@@ -87,7 +87,7 @@ def test_a_growing_talk_pays_for_its_summary_once(server: Server, admin: httpx2.
 
 def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, home: Path, admin: httpx2.Client):
     headers = make_key(admin)
-    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True}
+    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True, "n": 16}
     with (
         server.client() as client,
         client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
