@@ -37,6 +37,7 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
 
 
 def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.cli.doctor.checks.HEALTH_TIMEOUT", 60.0)
     home = {"ANTIPHON_HOME": str(tmp_path / "home")}
     with serving("--host", "localhost", env=home) as server:
         settings = ServerSettings(port=int(server.url.rpartition(":")[2]))
