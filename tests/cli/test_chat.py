@@ -125,7 +125,7 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
             input=b"caf\xe9\n/model \xe9\ncaf\xc3\xa9\n",
             capture_output=True,
             check=False,
-            timeout=50,
+            timeout=180,
         )
         assert (done.returncode, done.stdout) == (1, b"one two three\n")
         assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
@@ -133,7 +133,7 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
     assert len(server.asked) == before + 2
     for said in (b"--model", b"--system"):
         command = [sys.executable, "-m", "antiphon", "chat", "--url", server.url, said, b"caf\xe9"]
-        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=50)
+        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=180)
         assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done.stderr
 
 

@@ -130,6 +130,6 @@ def test_bash_completes_commands_options_and_values(words: str, completed: list[
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=180,
     )
     assert (done.returncode, done.stdout.split()) == (0, completed), done.stderr

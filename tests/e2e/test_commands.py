@@ -63,7 +63,7 @@ def test_bench_counts_as_the_engine_does(server: Server) -> None:
     command = [sys.executable, "-m", "antiphon", "bench", "--url", server.url, "--json"]
     options = ["--requests", "4", "--concurrency", "2", "--max-tokens", "8", "--prompt-tokens", "60"]
     done = subprocess.run(
-        [*command, *options], env=bare_environment(), capture_output=True, text=True, check=True, timeout=50
+        [*command, *options], env=bare_environment(), capture_output=True, text=True, check=True, timeout=180
     )
     shown = json.loads(done.stdout)
     assert (shown["answered"], shown["failed"], shown["counted"]) == (4, 0, True)
@@ -89,7 +89,7 @@ def test_chat_and_bench_skip_an_encoder_and_take_an_alias(
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=50,
+                timeout=180,
             )
 
         answers = [said("chat"), said("chat", "--model", "gpt-4o")]

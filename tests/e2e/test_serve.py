@@ -42,7 +42,7 @@ def test_the_panel_tells_what_is_served_and_its_request_works(tmp_path: Path) ->
             env=bare_environment(),
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert len(json.loads(done.stdout)["choices"][0]["message"]["content"].split()) >= 3
         for words in (

@@ -40,7 +40,9 @@ routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "second", 
 
 [[models]]
 name = "tried"
-routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "second", model = "fake", order = 2 }}]
+routes = [
+  {{ provider = "first", model = "fake-503-after-600" }}, {{ provider = "second", model = "fake", order = 2 }}
+]
 
 [[models]]
 name = "broken"
@@ -124,7 +126,7 @@ def test_a_trace_shows_search_attempts_and_child_call(
     assert query.name == "chat tried"  # the model wrote the query
     attempts = [*collector.children(query), last]
     assert [(each.name, each.kind, each.failed) for each in attempts] == [
-        ("attempt first/fake-503", "client", True),
+        ("attempt first/fake-503-after-600", "client", True),
         ("attempt second/fake", "client", False),
         ("attempt second/fake", "client", False),  # the first route rests
     ]
