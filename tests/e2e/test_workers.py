@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -109,13 +110,13 @@ def test_a_change_of_a_key_holds_in_every_process_at_once(four: Operator) -> Non
                 ended = first.ask("DELETE", f"{KEYS}/{key['id']}", key=four.admin)[0]
                 return [status, known, ended, second.ask("GET", "/v1/models", key=key["secret"])[0]]
 
-            late = len(four.server.records("processes_late"))
+            late = count_late(four.server)
             while (found := change()) not in ([201, 200, 200, 401], [201, 200, 204, 401]):
                 wait_until(
-                    lambda: len(four.server.records("processes_late")) > late,  # noqa: B023
+                    lambda: count_late(four.server) > late,  # noqa: B023
                     what=f"{number}: {found}, or a process that stood still",
                 )
-                late = len(four.server.records("processes_late"))
+                late = count_late(four.server)
         assert len(took) <= TIMES + LATE
         sys.stdout.write(f"a key is made in {1000 * sorted(took)[TIMES // 2]:.1f} ms (median)\n")
 
@@ -260,9 +261,9 @@ def test_an_adapter_of_one_process_is_in_all_now_and_later(two: tuple[Server, Pa
     server, _ = two
     with lines(server) as (first, second):
         assert second.say("second")[0] == 404
+        late = count_late(server)
         assert first.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
-        status, said = second.say("second")
-        assert status == 200, "the next request to another process finds it"
+        said = say_after_change(server, second, 200, late)  # the next request to another process finds it
         own = second.say("cantor")[1]["choices"][0]["text"]
         assert said["choices"][0]["text"] != own
         deaths = count_deaths(server)
@@ -276,11 +277,28 @@ def test_an_adapter_of_one_process_is_in_all_now_and_later(two: tuple[Server, Pa
         host.kill()
         host.wait(PATIENCE)
         assert second.say("second")[1]["choices"][0]["text"] == again, "the engine has it again"
+        late = count_late(server)
         assert later.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
-        assert second.say("second")[0] == 404
+        say_after_change(server, second, 404, late)
         assert second.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
         assert second.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
         later.connection.close()
+
+
+def count_late(server: Server) -> int:
+    """How often a process learnt of a change late, since it stood still."""
+    return len(server.records("processes_late"))
+
+
+def say_after_change(server: Server, line: Line, expected: int, late: int) -> Any:
+    """What a process says for the adapter after another has changed it. It knows the change at once, unless
+    it stood still: then the server has logged that, and it knows it soon."""
+    status, said = line.say("second")
+    if status != expected:
+        wait_until(lambda: count_late(server) > late, PATIENCE, f"{status}, or a process that stood still")
+        wait_until(lambda: line.say("second")[0] == expected, PATIENCE, "it knows the change")
+        said = line.say("second")[1]
+    return said
 
 
 def count_deaths(server: Server) -> int:

@@ -250,17 +250,21 @@ def test_totals_of_one_process_are_its_series():
 
 
 async def test_a_coordinator_responds_unless_it_is_away_or_silent(path, stack, monkeypatch):
-    patience = "antiphon.processes.coordinator.client.PING_S"
-    monkeypatch.setattr(patience, PATIENCE)
+    def wait_for(seconds: float) -> None:
+        monkeypatch.setattr("antiphon.processes.coordinator.client.PING_S", seconds)
+
     client = CoordinatorClient(path, SystemClock())
+    wait_for(0.05)
     assert not await client.ping()
     async with coordinating(path), connected(path) as there:
+        wait_for(PATIENCE)
         assert await there.ping()
         send = there._send
         there._send = lambda _: None  # as one that stands still
-        monkeypatch.setattr(patience, 0.05)
+        wait_for(0.05)
         assert not await there.ping() and not there.limits.available
-        monkeypatch.setattr(patience, PATIENCE)
         there._send = send
+        wait_for(PATIENCE)
         assert await there.ping() and there.limits.available
+    wait_for(0.05)
     assert not await there.ping()
