@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import sqlalchemy as sa
 
-from tests.support.server import Server
+from tests.support.server import Server, read_event
 from tests.support.waiting import PATIENCE, wait_until
 
 CLIENTS = 4
@@ -96,7 +96,7 @@ class Asked:
             client.stream("POST", "/v1/completions", json=body) as answer,
         ):
             assert answer.status_code == 200
-            assert next(answer.iter_lines())
+            assert read_event(answer.iter_lines())
             yield
 
     def ask(self, server: Server, over: threading.Event) -> None:

@@ -21,7 +21,7 @@ BACK = 50.0
 """Seconds in which what died is back; it takes about two."""
 
 LONG = {"model": "second", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 1500}
-CHOICES = 16
+CHOICES = 12
 """Of a long answer, so that it takes many seconds."""
 
 

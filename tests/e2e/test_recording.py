@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.server import serving
+from tests.support.server import read_event, serving
 
 CANARY = "canary-5f3c"
 PATIENCE = 50
@@ -90,7 +90,7 @@ def test_erased_requests_come_back_from_no_process(env, tmp_path):
         endless = chat(f"{CANARY} running", stream=True) | {"max_tokens": 200, "ignore_eos": True}
         with slow.stream("POST", "/v1/chat/completions", json=endless, headers=admin) as running:
             lines = running.iter_lines()
-            next(lines)
+            read_event(lines)
             for _ in range(many):
                 asked("POST", "/v1/chat/completions", json=chat(f"{CANARY} before"))
             erased = asked("DELETE", "/admin/v1/requests?project=default")["removed"]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,11 @@ def _command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+def read_event(lines: Iterable[str | bytes]) -> str | bytes:
+    """Reads a stream up to its first event. Where the machine takes long, comments come before it."""
+    return next(line for line in lines if line.startswith("data:" if isinstance(line, str) else b"data:"))
 
 
 async def _load_at(path: str) -> Load:
