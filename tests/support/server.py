@@ -97,9 +97,9 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-def read_event(lines: Iterable[str | bytes]) -> str | bytes:
+def read_event(lines: Iterable[str] | Iterable[bytes]) -> str | bytes:
     """Reads a stream up to its first event. Where the machine takes long, comments come before it."""
-    return next(line for line in lines if line.startswith("data:" if isinstance(line, str) else b"data:"))
+    return next(line for line in lines if line[:5] in ("data:", b"data:"))
 
 
 async def _load_at(path: str) -> Load:
