@@ -36,7 +36,7 @@ def antiphon_process(tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=180,
         )
 
     return run

@@ -42,7 +42,7 @@ def test_it_sends_what_was_planned_and_reports_it(antiphon: Run, server: Standin
     assert shown["tokens_per_second"] == pytest.approx(18 / shown["wall"])
     for name in ("ttft", "inter_token"):
         spread = shown[name]
-        assert 0 < spread["median"] <= spread["p95"] <= spread["p99"] <= spread["maximum"] < 5
+        assert 0 < spread["median"] <= spread["p95"] <= spread["p99"] <= spread["maximum"] < shown["wall"]
     assert shown["inter_token"]["maximum"] > 0.004, "the server waits 5 ms between words"
 
 

@@ -2,12 +2,13 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ from antiphon.cli.commands.chat import ChatHistory
 from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
-from tests.support.pty_screen import CTRL_C, CTRL_D, UP, open_screen
+from tests.support.pty_screen import CTRL_C, CTRL_D, PATIENCE, UP, open_screen
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
             input=b"caf\xe9\n/model \xe9\ncaf\xc3\xa9\n",
             capture_output=True,
             check=False,
-            timeout=50,
+            timeout=180,
         )
         assert (done.returncode, done.stdout) == (1, b"one two three\n")
         assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
@@ -132,7 +133,7 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
     assert len(server.asked) == before + 2
     for said in (b"--model", b"--system"):
         command = [sys.executable, "-m", "antiphon", "chat", "--url", server.url, said, b"caf\xe9"]
-        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=50)
+        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=180)
         assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done.stderr
 
 
@@ -198,7 +199,7 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_then_leaves(server: Standin, 
         shown.expect("on on on ")
         shown.type(CTRL_C)
         shown.expect("Ctrl-C again or Ctrl-D leaves")
-        assert server.left.wait(10), "the connection stays open, and the server computes on"
+        assert server.left.wait(PATIENCE), "the connection stays open, and the server computes on"
         shown.type("/model good\rWhat was that?\r")
         shown.expect("3 tokens")
         assert asked(server)[-2]["content"].startswith("on on on "), "what was said of it is remembered"
@@ -221,8 +222,11 @@ def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
 
 
 def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
+    """A port that no program is given which asks for any: other tests start servers meanwhile."""
+    while True:
+        port = 15_000 + secrets.randbelow(17_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return str(port)
 
 
 @pytest.mark.timeout(480)
@@ -237,7 +241,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
         shown.expect_prompt()
         shown.type(CTRL_D)
         assert shown.end() == 0
-        assert not psutil.wait_procs(tree, timeout=10)[1]
+        assert not psutil.wait_procs(tree, timeout=PATIENCE)[1]
 
 
 @pytest.mark.timeout(480)
@@ -246,9 +250,7 @@ def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
         shown.expect("cantor at http://127.0.0.1")
         tree = psutil.Process(shown.process.pid).children(recursive=True)
         os.kill(shown.process.pid, signal.SIGKILL)
-        began = time.monotonic()
-        assert not psutil.wait_procs(tree, timeout=20)[1]
-        assert time.monotonic() - began < 20
+        assert not psutil.wait_procs(tree, timeout=PATIENCE)[1]
 
 
 def test_a_server_that_cannot_start_says_why(antiphon_process: Run):

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from antiphon.cli.client import Client, TokenUsage
 from antiphon.cli.output import CallFailed, ServerUnreachable
 from tests.cli.standin import MODELS, Standin, standin
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_leaving_a_stream_closes_its_connection(server: Standin):
     stream = Client(server.url).stream_chat({"model": "endless", "messages": []})
     assert next(stream).text == "on "
     stream.close()
-    assert server.left.wait(10)
+    assert server.left.wait(PATIENCE)
 
 
 def test_a_refusal_has_its_sentence_and_code(server: Standin):
@@ -81,10 +82,11 @@ def test_the_key_is_sent():
 
 
 def test_nobody_there_and_somebody_else_are_told_apart():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(ServerUnreachable, match=f"nothing answers at http://127.0.0.1:{port}"):
-        Client(f"http://127.0.0.1:{port}").list_models()
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can get the port
+        port = bound.getsockname()[1]
+        with pytest.raises(ServerUnreachable, match=f"nothing answers at http://127.0.0.1:{port}"):
+            Client(f"http://127.0.0.1:{port}").list_models()
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def restart(tmp_path: Path) -> Run:
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "antiphon", "rolling-restart", *words]
         env = {"PATH": "/usr/bin:/bin", "ANTIPHON_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=180)
 
     return run
 

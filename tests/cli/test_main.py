@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,13 +26,13 @@ WORK = {
 """What a page of help must not pay for."""
 
 HELP_DEADLINE = 3.0
-"""Seconds; it takes 0.15 on an idle core. See benchmarks/cli.py."""
+"""CPU seconds; it takes 0.15. See benchmarks/cli.py."""
 
 
 def test_help_lists_every_command_within_its_time(antiphon_process: Run):
-    began = time.monotonic()
+    began = sum(os.times()[2:4])
     done = antiphon_process("--help")
-    assert time.monotonic() - began < HELP_DEADLINE
+    assert sum(os.times()[2:4]) - began < HELP_DEADLINE, "of the processes that have ended since"
     assert done.returncode == 0
     assert {"serve", "chat", "config", "doctor", "bench", "top", "version"} <= set(done.stdout.split())
 
@@ -131,6 +130,6 @@ def test_bash_completes_commands_options_and_values(words: str, completed: list[
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=180,
     )
     assert (done.returncode, done.stdout.split()) == (0, completed), done.stderr

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx2
 import sqlalchemy as sa
 
-from tests.support.server import Server
-from tests.support.waiting import wait_until
+from tests.support.server import Server, read_event
+from tests.support.waiting import PATIENCE, wait_until
 
 CLIENTS = 4
 PAUSE_S = 0.05
@@ -96,7 +96,7 @@ class Asked:
             client.stream("POST", "/v1/completions", json=body) as answer,
         ):
             assert answer.status_code == 200
-            assert next(answer.iter_lines())
+            assert read_event(answer.iter_lines())
             yield
 
     def ask(self, server: Server, over: threading.Event) -> None:
@@ -161,7 +161,7 @@ class Asked:
         finally:
             engine.dispose()
 
-    def wait_for_rows(self, within: float = 20) -> float:
+    def wait_for_rows(self, within: float = PATIENCE) -> float:
         """Seconds until every request with a whole answer is in the ledger."""
         return wait_until(
             lambda: self.whole <= {row[0] for row in self.rows()}, within, "rows of all answers"
@@ -192,7 +192,7 @@ def kill_gateway(server: Server) -> None:
     """A process that answers and writes a spool, and drains it where it is alone; it is started again."""
     killed = random.choice(server.children("antiphon.assembly"))
     killed.kill()
-    killed.wait(10)
+    killed.wait(PATIENCE)
 
 
 def mount_tmpfs(path: Path, size: str) -> Callable[[], None] | None:

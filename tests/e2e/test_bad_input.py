@@ -119,6 +119,7 @@ def test_it_is_refused_by_name(client: httpx2.Client, path: str, name: str, fiel
 
 def test_nothing_is_generated_first_and_each_has_its_sentence(client: httpx2.Client, server: Server) -> None:
     """The engine neither read a prompt nor made a token."""
+    server.wait_until_idle()
     before = server.load()
     replies = [(path, name, client.post(path, json=body(path, fields))) for path, name, fields in OWN]
     after = server.load()

@@ -51,7 +51,7 @@ class Place:
             found[:] = self.operator.get("/admin/v1/usage/entries", params=asked).json()["data"]
             return bool(found)
 
-        wait_until(there, 10, "the row")
+        wait_until(there, what="the row")
         assert len(found) == 1
         return found[0]
 
@@ -83,7 +83,7 @@ def test_a_stream_over_its_budget_is_stopped_with_its_engine(place: Place) -> No
     assert reply.status_code == 200 and last["error"]["code"] == "insufficient_quota"
     assert f"{ROOM} output tokens per day" in last["error"]["message"]
     assert chunks and not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
-    wait_until(lambda: place.server.load().running == 0, 20, "the engine's sequence ends")
+    wait_until(lambda: place.server.load().running == 0, what="the engine's sequence ends")
     entry = place.entry(reply.headers["x-request-id"])
     assert entry["status"] == "insufficient_quota" and ROOM <= entry["output_tokens"] <= ROOM + 1
     again = place.client.post("/v1/chat/completions", json=CHAT)

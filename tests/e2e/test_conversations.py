@@ -141,11 +141,12 @@ def test_hostile_templates_are_refused_while_others_are_served(client: openai.Op
     with ThreadPoolExecutor(len(HOSTILE) + 1) as threads:
         other = threads.submit(served)
         try:
-            found = list(threads.map(refused, HOSTILE))
+            while len(waited) < 2 and not other.done():  # as often as others need to be served meanwhile
+                found = list(threads.map(refused, HOSTILE))
+                assert found == ["chat_template"] * len(HOSTILE)
         finally:
             over.set()
         other.result()
-    assert found == ["chat_template"] * len(HOSTILE)
     assert len(waited) > 1 and min(waited) < time.monotonic() - begun
 
 

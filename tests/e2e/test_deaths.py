@@ -17,6 +17,8 @@ from tests.support.waiting import wait_until
 
 BACK = 50.0
 """Seconds; service is back within five."""
+LONG, SHORT = 3000, 20
+"""Tokens of requests that run when a process is killed, and of those that wait."""
 
 
 KEY = "canary-0123456789abcdef"
@@ -25,6 +27,7 @@ KEY = "canary-0123456789abcdef"
 @pytest.fixture(scope="module")
 def shared(noise: Path) -> Iterator[Server]:
     env = {"ANTIPHON_API_KEY": KEY, "OPENAI_API_KEY": KEY, "SECRET_TOKEN": KEY}
+    env["ANTIPHON_ENGINE_RESTART_PATIENCE"] = str(BACK)
     with serving("--model", str(noise), "--sequences", "2", env=env) as running:
         yield running
 
@@ -37,11 +40,16 @@ def victim(shared: Server) -> Server:
     return shared
 
 
-async def asked(client: openai.AsyncOpenAI, stream: bool) -> str:
+async def asked(client: openai.AsyncOpenAI, stream: bool, max_tokens: int) -> str:
     """How one completion ended, as OpenAI's client tells it."""
     try:
         answer = await client.completions.create(
-            model="noise", prompt="x", max_tokens=200, stream=stream, temperature=0
+            model="noise",
+            prompt="x",
+            max_tokens=max_tokens,
+            stream=stream,
+            temperature=0,
+            extra_body={"ignore_eos": True},
         )
         if stream:
             async for _ in answer:  # type: ignore[union-attr]
@@ -54,24 +62,31 @@ async def asked(client: openai.AsyncOpenAI, stream: bool) -> str:
 
 
 async def under_load(server: Server, strike: Callable[[], None]) -> Counter[str]:
-    """Six requests, two of them in the batch; the blow falls when tokens are being made."""
+    """Six requests, two of them in the batch; the blow falls when tokens are being made. The two are so long
+    that they do not end before it."""
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(asked(client, stream=index % 2 == 0)) for index in range(6)]
-            await asyncio.to_thread(
-                wait_until,
-                lambda: server.load().decoded_tokens > 4 and server.load().queued == 4,
-                BACK,
-                "two run and four wait",
-            )
-            strike()
+            asking = [group.create_task(asked(client, stream, LONG)) for stream in (True, False)]
+            await asyncio.to_thread(wait_until, lambda: server.load().running == 2, BACK, "two run")
+            asking += [group.create_task(asked(client, index % 2 == 0, SHORT)) for index in range(4)]
+
+            def are_waiting() -> bool:
+                load = server.load()
+                return load.decoded_tokens > 4 and load.queued == 4
+
+            await asyncio.to_thread(wait_until, are_waiting, BACK, "two run and four wait")
+            await asyncio.to_thread(strike)
         return Counter(task.result() for task in asking)
+
+
+def get(server: Server, path: str, headers: dict[str, str] | None = None) -> httpx2.Response:
+    return httpx2.get(server.url + path, headers=headers, timeout=BACK)
 
 
 def is_ready(server: Server) -> bool:
     """Whether it is; a process that was killed does not answer."""
     try:
-        return httpx2.get(f"{server.url}/health/ready").status_code == 200
+        return get(server, "/health/ready").status_code == 200
     except httpx2.TransportError:
         return False
 
@@ -80,11 +95,20 @@ def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> N
     gateway = victim.children("assembly")[0].pid
     seen: list[httpx2.Response] = []
 
+    def is_told() -> bool:
+        seen[:] = [get(victim, "/health/ready")]
+        return seen[0].status_code != 200
+
     def strike() -> None:
-        victim.host().kill()
-        wait_until(lambda: not is_ready(victim), BACK, "readiness says so")
-        seen.append(httpx2.get(f"{victim.url}/health/ready"))
-        assert httpx2.get(f"{victim.url}/health").status_code == 200
+        """The supervisor stands still meanwhile: otherwise another host may be ready before anybody looks."""
+        host, supervisor = victim.host(), victim.supervisor
+        supervisor.suspend()
+        try:
+            host.kill()
+            wait_until(is_told, BACK, "readiness says so")
+            assert get(victim, "/health").status_code == 200
+        finally:
+            supervisor.resume()
 
     ends = asyncio.run(under_load(victim, strike))
     assert ends["ok"] == 4, ends
@@ -106,7 +130,7 @@ def test_three_deaths_in_a_minute_are_the_last(noise: Path) -> None:
             host.kill()
             psutil.wait_procs([host], timeout=BACK)
         wait_until(
-            lambda: "failed" in httpx2.get(f"{victim.url}/health/ready").text,
+            lambda: "failed" in get(victim, "/health/ready").text,
             BACK,
             "readiness says it was given up",
         )
@@ -123,9 +147,9 @@ def test_a_killed_http_process_comes_back(victim: Server) -> None:
 
 
 def test_a_key_in_the_environment_is_asked_for(victim: Server) -> None:
-    assert httpx2.get(f"{victim.url}/v1/models").status_code == 401
+    assert get(victim, "/v1/models").status_code == 401
     for header in ({"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
-        assert httpx2.get(f"{victim.url}/v1/models", headers=header).status_code == 200
+        assert get(victim, "/v1/models", header).status_code == 200
     assert KEY not in "\n".join(victim.lines)
 
 

@@ -81,7 +81,7 @@ def test_a_command_of_the_pages_runs(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     if command.program == "curl":
@@ -164,7 +164,7 @@ def test_the_python_of_the_pages_gets_answers(server: Server) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert not ran.stderr and ran.returncode == 0, ran.stderr
     for (page, _), printed in zip(found, json.loads(ran.stdout), strict=True):

@@ -19,6 +19,8 @@ from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 BACK = 50.0
+REQUESTS = 4
+"""Of a caller that leaves."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(encoder: Path) -> Iterator[Server]:
-    with serving("--model", str(encoder)) as server:
+    with serving("--model", str(encoder), env={"ANTIPHON_ENGINE_RESTART_PATIENCE": str(BACK)}) as server:
         yield server
 
 
@@ -69,19 +71,23 @@ def test_a_killed_host_comes_back_and_makes_the_same_vectors(running: Server) ->
 
 def test_a_caller_that_leaves_frees_the_engine(running: Server) -> None:
     asked = {"model": "encoder", "input": [[2, *[9] * 90, 3]] * 2048}
+    before = running.load().prefill_tokens
 
     async def leave() -> None:
-        async with httpx2.AsyncClient(base_url=running.url) as client, asyncio.TaskGroup() as group:
-            task = group.create_task(client.post("/v1/embeddings", json=asked))
-            began = lambda: task.done() or running.load().queued == 1  # noqa: E731
-            await asyncio.to_thread(wait_until, began, BACK, "it is being computed")
-            assert not task.done(), "it left before it was answered"
-            task.cancel()
-        await asyncio.to_thread(
-            wait_until, lambda: running.load().queued == 0, 5.0, "no partial file remains"
-        )
+        """All leave at once, long before so many could be computed."""
+        async with (
+            httpx2.AsyncClient(base_url=running.url, timeout=BACK) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            tasks = [group.create_task(client.post("/v1/embeddings", json=asked)) for _ in range(REQUESTS)]
+            began = lambda: running.load().queued > 0  # noqa: E731
+            await asyncio.to_thread(wait_until, began, BACK, "they are being computed")
+            for task in tasks:
+                task.cancel()
 
     asyncio.run(leave())
+    running.wait_until_idle()
+    assert running.load().prefill_tokens - before < REQUESTS * 2048 * 92, "they were computed to the end"
 
 
 def test_what_cannot_be_served_is_refused_at_start(encoder: Path) -> None:

@@ -15,6 +15,8 @@ from tests.support.server import Server, serving
 
 MOST = 1.0
 """Seconds between two events of the stream: ten times what is wanted."""
+ROUNDS = 3
+"""A gap that constraints make comes back in each round. One that the machine makes does not."""
 ALONE = 3
 """Streams that are measured with nobody beside them, for what the machine does by itself."""
 DEEP = 2000
@@ -104,15 +106,18 @@ async def test_a_running_stream_does_not_notice_hostile_constraints(every: int) 
     fields = [*chain.from_iterable(each[::every] for each in BY_FIELD), *build_large()]
     bodies = [body(max_tokens=90, **field) for field in fields]
     with serving() as server:
-        async with client_of(server) as streaming, client_of(server) as asking:
-            alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
-            for _ in range(ALONE):
-                await alone.stream()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(beside.until(over))
-                found = await outcomes(asking, bodies)
-                over.set()
-            sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
+        for _ in range(ROUNDS):
+            async with client_of(server) as streaming, client_of(server) as asking:
+                alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
+                for _ in range(ALONE):
+                    await alone.stream()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(beside.until(over))
+                    found = await outcomes(asking, bodies)
+                    over.set()
+                sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
+            if beside.largest < max(MOST, 3 * alone.largest):
+                break
     for field, (status, said) in zip(fields, found, strict=True):
         told = (str(field)[:80], status, str(said)[:300])
         assert status in (200, 400, 413) or (status, said["error"]["code"]) == BUSY, told

@@ -72,7 +72,7 @@ class Pair:
         return reply
 
     def read_health(self) -> tuple[int, dict[str, object]]:
-        answer = httpx2.get(f"{self.server.url}/health/ready")
+        answer = httpx2.get(f"{self.server.url}/health/ready", timeout=BACK)
         return answer.status_code, answer.json()
 
     def has_hosts(self, count: int) -> bool:
@@ -107,6 +107,10 @@ def pair(shared: Pair) -> Pair:
     return shared
 
 
+def read_metrics(pair: Pair) -> str:
+    return httpx2.get(f"{pair.server.url}/metrics", timeout=BACK).text
+
+
 def read_route(reply: httpx2.Response) -> str:
     return reply.headers["x-antiphon-route"]
 
@@ -129,9 +133,15 @@ def test_one_key_or_one_beginning_prefers_one_host(pair: Pair) -> None:
 
 def test_each_host_has_its_metrics(pair: Pair) -> None:
     assert {read_route(pair.chat(prompt_cache_key=key)) for key in "abcdefgh"} == {"twice/1", "twice/2"}
-    page = httpx2.get(f"{pair.server.url}/metrics").text
+
+    def are_up() -> bool:
+        """A host that does not answer within a second counts as not up."""
+        page = read_metrics(pair)
+        return all(f'antiphon_engine_up{{model="{name}"}} 1' in page for name in ("twice/1", "twice/2"))
+
+    wait_until(are_up, BACK, "both hosts are up")
+    page = read_metrics(pair)
     for name in ("twice/1", "twice/2"):
-        assert f'antiphon_engine_up{{model="{name}"}} 1' in page
         assert f'antiphon_route_in_flight{{model="twice",route="{name}"}}' in page
     shown = pair.run("top", "--json", "--interval", "0.2", "--url", pair.server.url)
     rows = json.loads(shown.stdout)
@@ -139,16 +149,17 @@ def test_each_host_has_its_metrics(pair: Pair) -> None:
     assert {route["route"] for route in rows["routes"] if route["model"] == "twice"} == {"twice/1", "twice/2"}
 
 
-async def ask(client: openai.AsyncOpenAI) -> str:
-    """How one stream ended."""
+async def ask(client: openai.AsyncOpenAI, key: str, max_tokens: int) -> str:
+    """How one stream ended, on the host that the key prefers."""
     try:
-        stream = await client.completions.create(
+        stream = await client.chat.completions.create(
             model="twice",
-            prompt="x",
-            max_tokens=200,
+            messages=[{"role": "user", "content": "Hello"}],
+            max_tokens=max_tokens,
             stream=True,
             temperature=0,
-            extra_body={"min_tokens": 200},
+            prompt_cache_key=key,
+            extra_body={"ignore_eos": True},
         )
         async for _ in stream:
             pass
@@ -157,26 +168,34 @@ async def ask(client: openai.AsyncOpenAI) -> str:
     return "ok"
 
 
-async def ask_while(pair: Pair, count: int, killed: psutil.Process) -> Counter[str]:
-    """Streams of which one host dies when it computes."""
+async def ask_while(pair: Pair, keys: list[str], killed: psutil.Process) -> Counter[str]:
+    """Twelve streams of which one host dies when it computes. Those that run are so long that they do not end
+    before it."""
     async with openai.AsyncOpenAI(base_url=f"{pair.server.url}/v1", api_key="none", max_retries=0) as client:
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(ask(client)) for _ in range(count)]
-            await asyncio.to_thread(wait_until, lambda: count_running(pair) == 4, BACK, "both hosts are full")
+            asking = [group.create_task(ask(client, key, 1000)) for key in keys * 2]
+            full = lambda: count_sequences(pair, "running") == 4  # noqa: E731
+            await asyncio.to_thread(wait_until, full, BACK, "both hosts are full")
+            asking += [group.create_task(ask(client, key, 20)) for key in keys * 4]
+            waiting = lambda: count_sequences(pair, "queued") == 8  # noqa: E731
+            await asyncio.to_thread(wait_until, waiting, BACK, "the others wait")
             killed.kill()
         return Counter(task.result() for task in asking)
 
 
-def count_running(pair: Pair) -> int:
-    page = httpx2.get(f"{pair.server.url}/metrics").text
-    lines = [line for line in page.splitlines() if line.startswith("antiphon_engine_running{")]
+def count_sequences(pair: Pair, state: str) -> int:
+    lines = [
+        line for line in read_metrics(pair).splitlines() if line.startswith(f"antiphon_engine_{state}{{")
+    ]
     return sum(int(float(line.rpartition(" ")[2])) for line in lines)
 
 
 def test_the_queue_of_a_dead_host_is_served_by_the_other(pair: Pair) -> None:
     """Of twelve streams two run on each host and the others wait."""
+    by_route = {read_route(pair.chat(prompt_cache_key=key)): key for key in "abcdefgh"}
+    assert len(by_route) == 2
     (victim, other) = pair.server.children("engines.host")
-    ends = asyncio.run(ask_while(pair, 12, victim))
+    ends = asyncio.run(ask_while(pair, list(by_route.values()), victim))
     assert ends["engine_died"] == 2, ends
     assert ends["ok"] == 10, ends
     assert other.is_running()
@@ -230,7 +249,15 @@ def test_adapters_are_on_both_hosts(pair: Pair) -> None:
         (victim, _) = pair.server.children("engines.host")
         victim.kill()
         victim.wait(BACK)
-        wait_until(pair.is_whole, BACK, "the host is back")
+
+        def are_back() -> bool:
+            """Readiness may be told before the death is noticed; a host that serves is back."""
+            return {read_route(pair.chat(prompt_cache_key=key)) for key in "abcdefgh"} == {
+                "twice/1",
+                "twice/2",
+            } and victim not in pair.server.children("engines.host")
+
+        wait_until(are_back, BACK, "the host is back")
         assert collect() == said, "a host that starts again has the adapters"
         client.post("/v1/unload_lora_adapter", json={"lora_name": "second"}).raise_for_status()
         gone = client.post("/v1/completions", json={"model": "second", "prompt": "x", "max_tokens": 1})
@@ -248,5 +275,4 @@ def test_a_reload_changes_the_number_of_hosts(pair: Pair) -> None:
         assert routes == names
         assert read_text(pair.chat("first")) == before
         wait_until(partial(pair.has_hosts, count), BACK, "old hosts have ended")
-        page = httpx2.get(f"{pair.server.url}/metrics").text
-        assert set(ROUTE_LABELS.findall(page)) == names, "the series of removed routes end"
+        assert set(ROUTE_LABELS.findall(read_metrics(pair))) == names, "the series of removed routes end"

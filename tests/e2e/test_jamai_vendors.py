@@ -2,6 +2,7 @@
 by what it can do."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -152,7 +153,20 @@ def test_a_vendors_failure_has_jamais_code(client: httpx2.Client, model: str, st
     assert (reply.status_code, reply.json()["error"]) == (status, code)
 
 
-def test_a_vendors_broken_stream_is_an_error_object(client: httpx2.Client) -> None:
-    reply = ask(client, model="whole/fake-reset-at-between-chunks", stream=True)
-    last = json.loads(reply.text.strip().split("\n\n")[-1][6:])
-    assert (last["object"], last["error"]) == ("error", "unexpected_error") and "[DONE]" not in reply.text
+def test_a_vendors_broken_stream_is_an_error_object(
+    client: httpx2.Client, upstream: ScriptedUpstream
+) -> None:
+    body = COUNT | {"model": "whole/fake-reset-at-between-chunks", "stream": True}
+    shown = threading.Event()
+    upstream.has_shown = lambda _: shown.is_set()
+    try:
+        with client.stream("POST", CHAT, json=body) as reply:
+            assert reply.status_code == 200
+            lines = []
+            for line in filter(None, reply.iter_lines()):
+                shown.set()  # the vendor breaks the stream when its begin has arrived
+                lines.append(line)
+    finally:
+        upstream.has_shown = None
+    last = json.loads(lines[-1][6:])
+    assert (last["object"], last["error"]) == ("error", "unexpected_error") and "data: [DONE]" not in lines

@@ -48,9 +48,9 @@ def test_every_line_of_a_run_with_a_crash_is_json(tmp_path: Path) -> None:
     reader.start()
     with server.process:
         try:
-            wait_until(lambda: server.records("serving"), 60, "the server serves")
+            wait_until(lambda: server.records("serving"), 120, "the server serves")
             server.host().send_signal(signal.SIGSEGV)
-            wait_until(lambda: server.records("process_back"), 60, "the engine is back")
+            wait_until(lambda: server.records("process_back"), 120, "the engine is back")
             assert server.stop() == 0
         finally:
             server.process.kill()
@@ -82,7 +82,7 @@ def test_a_refused_start_is_told_in_json(
 ) -> None:
     (tmp_path / "wrong.toml").write_text('[log]\nformat = "json"\nlevle = "info"\n')
     process = start(tmp_path, *arguments, env=env)
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=180)
     assert (process.returncode > 0, shown) == (True, "")
     records = [json.loads(line) for line in errors.splitlines()]
     assert any(told in str(each.get("error", each.get("text"))) for each in records), errors

@@ -57,8 +57,8 @@ def kill(server: Server) -> None:
     """Ends the server without any notice, as a crash does."""
     children = server.supervisor.children(recursive=True)
     server.process.send_signal(signal.SIGKILL)
-    server.process.wait(30)
-    psutil.wait_procs(children, 30)
+    server.process.wait(50)
+    assert psutil.wait_procs(children, 50)[1] == []
 
 
 def operator(server: Server, home: Path) -> Caller:
@@ -161,9 +161,9 @@ def require_counted(admin: Caller, key: str) -> None:
     def has_row() -> bool:
         reply = admin.ask("GET", "/admin/v1/usage/entries?limit=100")
         rows[:] = reply.json()["data"]
-        return any(row["asked"] == "style" for row in rows)
+        return {"style", "common"} <= {row["asked"] for row in rows}
 
-    wait_until(has_row, 30)
+    wait_until(has_row, what="both in the ledger")
     named = {(row["asked"], row["model"]) for row in rows if row["adapter"]}
     assert named == {("style", "cantor"), ("common", "common")}
     metrics = admin.ask("GET", "/metrics").text

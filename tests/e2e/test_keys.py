@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import stat
 
+import psutil
 import pytest
 
 from tests.e2e.test_refused_starts import prepare, refused
@@ -36,7 +37,10 @@ def test_the_operators_key_makes_others_and_all_outlive_a_kill(env, tmp_path):
         key = made.json()["secret"]
         assert client.post("/v1/chat/completions", json=CHAT, headers=bearer(key)).status_code == 200
         assert client.get("/v1/models").status_code == 401
+        tree = [server.supervisor, *server.supervisor.children(recursive=True)]
         server.supervisor.kill()
+        server.process.wait(50)
+        assert psutil.wait_procs(tree, 50)[1] == []  # the database's files change until the last has ended
         said = "\n".join(server.lines)
     assert str(home / "admin.key") in said
     assert admin.strip() not in said

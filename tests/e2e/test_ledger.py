@@ -4,13 +4,15 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.ledgered import Asked, kill_gateway
 from tests.support.server import Server, serving
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -23,20 +25,21 @@ def kill_coordinator(server: Server) -> None:
     """The process that drains what several write; it is started again."""
     (killed,) = server.children("antiphon.processes.coordinator")
     killed.kill()
-    killed.wait(10)
+    killed.wait(PATIENCE)
 
 
 def kill_supervisor(server: Server) -> None:
     """What keeps all others alive."""
     server.supervisor.kill()
-    server.process.wait(30)
+    server.process.wait(PATIENCE)
 
 
 def kill_all(server: Server) -> None:
     """As when the machine's memory is gone."""
     for process in (server.supervisor, *server.supervisor.children(recursive=True)):
-        process.kill()
-    server.process.wait(30)
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself, as its supervisor has
+            process.kill()
+    server.process.wait(PATIENCE)
 
 
 VICTIMS: tuple[Callable[[Server], None], ...] = (kill_gateway, kill_supervisor, kill_all)
@@ -62,13 +65,13 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
 def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server], None]) -> None:
     before = len(asked.whole)
     with asked.load(server):
-        wait_until(lambda: len(asked.whole) >= before + 8, 30, "answers")
+        wait_until(lambda: len(asked.whole) >= before + 8, what="answers")
         time.sleep(random.random())
         with asked.stream_held(server):
             victim(server)
         if server.process.poll() is None:
             again = len(asked.whole)
-            wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
+            wait_until(lambda: len(asked.whole) >= again + 8, what="answers of its successor")
     if server.process.poll() is None:
         asked.check()
 
@@ -102,7 +105,7 @@ def test_rows_come_soon_and_an_orderly_end_empties_the_spool(home: Asked) -> Non
     with serving(env=home.env) as server:
         home.make_key(server)
         with home.load(server):
-            wait_until(lambda: len(home.whole) >= 20, 30, "answers")
+            wait_until(lambda: len(home.whole) >= 20, what="answers")
         assert home.wait_for_rows() < 10, "stated: one second"
         assert server.stop() == 0
     home.check()

@@ -86,12 +86,13 @@ def test_a_full_disk_refuses_requests_and_loses_no_row(tmp_path: Path, disk: Dis
     with serving(env=asked.env) as server:
         asked.make_key(server)
         with asked.load(server):
-            wait_until(lambda: len(asked.whole) >= 8, 30, "answers")
+            wait_until(lambda: len(asked.whole) >= 8, what="answers")
             disk.fill(server)
             wait_until(
                 lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})"
             )
-            assert disk.kind != "tmpfs" or ledger_of(server) == (503, "full")
+            full = lambda: disk.kind != "tmpfs" or ledger_of(server) == (503, "full")  # noqa: E731
+            wait_until(full, what="readiness says so")
             disk.free(server)
             again = len(asked.whole)
             wait_until(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
@@ -126,20 +127,20 @@ def test_postgresql_stops_and_starts_under_load_among_kills(tmp_path: Path, own_
         server = stack.enter_context(serving(env=asked.env))
         asked.make_key(server)
         with asked.load(server):
-            wait_until(lambda: len(asked.whole) >= 8, 30, "answers")
+            wait_until(lambda: len(asked.whole) >= 8, what="answers")
             own_cluster.stop()
             during = len(asked.whole)
-            wait_until(lambda: len(asked.whole) >= during + 20, 30, "answers without a database")
-            wait_until(lambda: server.records("ledger_store_away"), 30, "a line about the database")
-            assert ledger_of(server) == (200, "waiting")
+            wait_until(lambda: len(asked.whole) >= during + 20, what="answers without a database")
+            wait_until(lambda: server.records("ledger_store_away"), what="a line about the database")
+            wait_until(lambda: ledger_of(server) == (200, "waiting"), what="a ledger that waits")
             own_cluster.start()
             asked.wait_for_rows()
-            wait_until(lambda: ledger_of(server) == (200, None), 10, "a ledger that is well")
+            wait_until(lambda: ledger_of(server) == (200, None), what="a ledger that is well")
             kill_gateway(server)
             again = len(asked.whole)
-            wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
+            wait_until(lambda: len(asked.whole) >= again + 8, what="answers of its successor")
             own_cluster.stop()
-            wait_until(lambda: len(asked.whole) >= again + 20, 30, "answers without a database")
+            wait_until(lambda: len(asked.whole) >= again + 20, what="answers without a database")
         assert asked.refused == {}
         assert server.stop(signal.SIGTERM) == 0  # what is not in the database stays in the spool
         assert list((asked.home / "spool").glob("*.seg")) != []

@@ -1,7 +1,6 @@
 """Models that are loaded by their first request and unloaded when idle, in a budget for one of them."""
 
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -107,30 +106,37 @@ def test_a_request_loads_and_idleness_unloads(server: Server, both: list[Line]) 
     assert [line.ask("GET", "/health/ready")[0] for line in both] == [200, 200]
     assert 'antiphon_engine_parked{model="brief"} 1' in both[0].ask("GET", "/metrics")[1]
     assert not server.children("engines.host")  # looking loads nothing
+    before = len(server.records("model_loading"))
     assert [ask(line, "brief") for line in both] == [200, 200]
-    assert len(server.children("engines.host")) == 1
+    wait_until(lambda: len(server.records("model_loading")) > before, PATIENCE, "the load is logged")
     wait_for_none(server)
 
 
 def test_requests_at_once_load_once(server: Server, both: list[Line]) -> None:
+    """The lasting one is not unloaded between two requests that come one after the other."""
     park_all(server, both[0])
-    before = len(server.records("model_loading"))
+    before = count_loads(server, "lasting")
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda line: ask(line, "brief"), both)) == [200, 200]
-    assert len(server.records("model_loading")) == before + 1
+        assert list(pool.map(lambda line: ask(line, "lasting"), both)) == [200, 200]
+    wait_until(lambda: count_loads(server, "lasting") > before, PATIENCE, "the load is logged")
+    assert count_loads(server, "lasting") == before + 1
+
+
+def count_loads(server: Server, model: str) -> int:
+    return sum(line["model"] == model for line in server.records("model_loading"))
 
 
 def test_a_full_budget_swaps_idle_models(server: Server, both: list[Line]) -> None:
-    assert ask(both[0], "lasting") == 200
+    wait_for_load(both[0], "lasting")
     first = wait_for_host(server)
     wait_for_load(both[1], "brief")
     assert not first.is_running()
-    assert ask(both[0], "lasting") == 200
+    wait_for_load(both[0], "lasting")
     assert len(server.children("engines.host")) == 1
 
 
 def test_a_busy_model_is_not_unloaded(server: Server, both: list[Line]) -> None:
-    assert ask(both[0], "lasting") == 200
+    wait_for_load(both[0], "lasting")
     host = wait_for_host(server)
     host.suspend()
     try:
@@ -148,18 +154,16 @@ def test_a_busy_model_is_not_unloaded(server: Server, both: list[Line]) -> None:
 
 
 def test_a_stream_is_kept_alive_during_a_load(server: Server, both: list[Line]) -> None:
+    """The supervisor, which loads it, stands still until a comment has come."""
     park_all(server, both[0])
-    held: list[psutil.Process] = []
-
-    def hold() -> None:
-        held.append(wait_for_host(server))
-        held[0].suspend()
-
-    holding = threading.Thread(target=hold)
-    holding.start()
-    with open_stream(server, "brief") as reply:
-        assert reply.status == 200
-        assert reply.readline().startswith(b":")
-        holding.join()
-        held[0].resume()
-        assert b"[DONE]" in reply.read()
+    wait_until(lambda: {find_states(line)["brief"] for line in both} == {"parked"}, PATIENCE, "the news")
+    supervisor = server.supervisor
+    supervisor.suspend()
+    try:
+        with open_stream(server, "brief") as reply:
+            assert reply.status == 200
+            assert reply.readline().startswith(b":")
+            supervisor.resume()
+            assert b"[DONE]" in reply.read()
+    finally:
+        supervisor.resume()

@@ -21,13 +21,15 @@ def blocks(language: str) -> list[str]:
 def test_its_python_streams_an_answer(server: Server) -> None:
     (code,) = blocks("python")
     code = code.replace("http://127.0.0.1:8000", server.url)
-    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=180
+    )
     assert len(ran.stdout.split()) >= 3 and not ran.stderr
 
 
 def test_its_request_works_as_it_is_printed(server: Server) -> None:
     (body,) = re.findall(r"-d '(\{.*?\})'", README)
-    answer = httpx2.post(f"{server.url}/v1/chat/completions", json=json.loads(body), timeout=60)
+    answer = httpx2.post(f"{server.url}/v1/chat/completions", json=json.loads(body), timeout=180)
     assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"]
 
 

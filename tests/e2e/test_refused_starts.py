@@ -35,7 +35,7 @@ def refused_process(
     command = [sys.executable, *python, "-m", "antiphon", "serve", "--port", "0", "--log-level", "error"]
     variables = bare_environment() | dict(env or {})
     ended = subprocess.run(
-        [*command, *arguments], check=False, capture_output=True, text=True, timeout=50, env=variables
+        [*command, *arguments], check=False, capture_output=True, text=True, timeout=180, env=variables
     )
     return read_refusal(ended)
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,10 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
 
 def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -> None:
     """Four long answers wait for one place, so they outlast the drain timeout and the order to unload."""
+    wait_until(
+        lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "earlier hosts have ended"
+    )
+    before = gateway.server.children("engines.host")
     gateway.write(BASE, LOCAL.replace("sequences = 2", "sequences = 1"))
     assert gateway.reload().stdout == "added model other\n"
     line, body = both[0], {"model": "other", "prompt": ["Count."] * 4, "max_tokens": 1_000, "stream": True}
@@ -206,10 +211,15 @@ def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -
     line.connection.request("POST", "/v1/completions", json.dumps(body | {"min_tokens": 1_000}), headers)
     stream = line.connection.getresponse()
     begin = stream.readline()
-    gateway.write(BASE)
-    assert gateway.reload().stdout == "removed model other\n"
-    assert gateway.ask(both[1], "other") == 404
-    assert len(gateway.server.children("engines.host")) == 2
+    (host,) = (each for each in gateway.server.children("engines.host") if each not in before)
+    host.suspend()  # it makes nothing until the order to unload has come
+    try:
+        gateway.write(BASE)
+        assert gateway.reload().stdout == "removed model other\n"
+        assert gateway.ask(both[1], "other") == 404
+        assert len(gateway.server.children("engines.host")) == 2
+    finally:
+        host.resume()
     rest = (begin + stream.read()).decode()
     assert rest.count('"finish_reason":"length"') == 4 and rest.rstrip().endswith("data: [DONE]")
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
@@ -257,9 +267,15 @@ def test_a_signal_reloads_and_a_new_key_is_used(
     gateway: Gateway, both: list[Line], upstream: ScriptedUpstream
 ) -> None:
     (gateway.home / "vendor.key").write_text(KEY + "-new")
-    before = len(gateway.server.records("reloaded"))
+    began = datetime.now(UTC)
+
+    def is_done() -> bool:
+        """The record of an earlier reload may be read late."""
+        times = (str(line["time"]) for line in gateway.server.records("reloaded"))
+        return any(datetime.fromisoformat(time) >= began for time in times)
+
     gateway.server.process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: len(gateway.server.records("reloaded")) > before, PATIENCE, "it is done")
+    wait_until(is_done, PATIENCE, "it is done")
     for line in both:
         assert gateway.ask(line, "one") == 200
         assert upstream.requests[-1].headers["authorization"] == f"Bearer {KEY}-new"

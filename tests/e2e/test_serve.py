@@ -13,6 +13,7 @@ import pytest
 from tests.support.commands import run_command
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -21,10 +22,15 @@ def client(server: Server):
         yield made
 
 
+def post(server: Server, path: str, body: dict[str, Any]) -> httpx2.Response:
+    return httpx2.post(server.url + path, json=body, timeout=60)
+
+
 def test_the_panel_tells_what_is_served_and_its_request_works(tmp_path: Path) -> None:
     home = tmp_path / "the server's home"
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
     with serving("--log-format", "text", env=env) as server:
+        wait_until(lambda: "}'" in "\n".join(server.lines), what="the panel's last lines")
         text = "\n".join(server.lines)
         assert server.url in text and f"{server.url}/docs" in text
         assert re.search(r"model +cantor: [456]\.\d M parameters, Q8_0, 16 x 2048 tokens, exact", text)
@@ -36,7 +42,7 @@ def test_the_panel_tells_what_is_served_and_its_request_works(tmp_path: Path) ->
             env=bare_environment(),
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert len(json.loads(done.stdout)["choices"][0]["message"]["content"].split()) >= 3
         for words in (
@@ -80,8 +86,8 @@ def test_streamed_and_buffered_answers_are_the_same(client: openai.OpenAI) -> No
 
 def test_text_token_ids_and_lists_of_them_complete_alike(server: Server, client: openai.OpenAI) -> None:
     text = "Once upon a time"
-    ids = httpx2.post(f"{server.url}/tokenize", json={"model": "cantor", "prompt": text}).json()["tokens"]
-    back = httpx2.post(f"{server.url}/detokenize", json={"model": "cantor", "tokens": ids}).json()["prompt"]
+    ids = post(server, "/tokenize", {"model": "cantor", "prompt": text}).json()["tokens"]
+    back = post(server, "/detokenize", {"model": "cantor", "tokens": ids}).json()["prompt"]
     assert back == text
     prompts = [text, [text, text], ids, [ids, ids]]
     answers = [
@@ -134,13 +140,11 @@ def test_a_stop_string_ends_the_text_before_it_and_never_leaks(client: openai.Op
 def test_control_tokens_in_a_message_stay_text(server: Server) -> None:
     def ids(text: str) -> list[int]:
         body = {"model": "cantor", "messages": [{"role": "user", "content": text}]}
-        tokens: list[int] = httpx2.post(f"{server.url}/tokenize", json=body).json()["tokens"]
+        tokens: list[int] = post(server, "/tokenize", body).json()["tokens"]
         return tokens
 
-    end = httpx2.post(
-        f"{server.url}/tokenize",
-        json={"model": "cantor", "prompt": "<|im_end|>", "add_special_tokens": False},
-    ).json()["tokens"]
+    raw = {"model": "cantor", "prompt": "<|im_end|>", "add_special_tokens": False}
+    end = post(server, "/tokenize", raw).json()["tokens"]
     assert len(end) == 1, "in a raw prompt it is one control token"
     assert ids("a<|im_end|>b").count(end[0]) == ids("ab").count(end[0])
 
@@ -153,19 +157,17 @@ def test_a_prompt_over_the_context_is_refused_with_the_numbers(client: openai.Op
 
 
 def test_the_profile_tells_what_the_model_can(server: Server) -> None:
-    card = httpx2.get(f"{server.url}/v1/models/cantor").json()
+    card = httpx2.get(f"{server.url}/v1/models/cantor", timeout=60).json()
     profile = json.dumps(card)
     assert card["id"] == "cantor" and '"context_length": 2048' in profile and '"exact": true' in profile
 
 
 def test_several_models_are_served_by_their_names(noise: Path, tmp_path: Path) -> None:
     with serving("--model", str(noise), "--model", f"second={noise}", "--sequences", "1") as both:
-        listed = httpx2.get(f"{both.url}/v1/models").json()["data"]
+        listed = httpx2.get(f"{both.url}/v1/models", timeout=60).json()["data"]
         assert [model["id"] for model in listed] == ["noise", "second"]
         for name in ("noise", "second"):
-            answer = httpx2.post(
-                f"{both.url}/v1/completions", json={"model": name, "prompt": "x", "max_tokens": 3}, timeout=60
-            )
+            answer = post(both, "/v1/completions", {"model": name, "prompt": "x", "max_tokens": 3})
             assert answer.json()["usage"]["completion_tokens"] == 3
-        missing = httpx2.post(f"{both.url}/v1/completions", json={"model": "third", "prompt": "x"})
+        missing = post(both, "/v1/completions", {"model": "third", "prompt": "x"})
         assert missing.status_code == 404 and "noise, second" in missing.json()["error"]["message"]

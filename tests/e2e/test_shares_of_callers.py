@@ -43,7 +43,7 @@ def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path) 
 
         with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
             flooding = threads.submit(flood)
-            wait_until(lambda: server.load().running == 4, 10, "every place is taken")
+            wait_until(lambda: server.load().running == 4, what="every place is taken")
             for _ in range(3):
                 answer = client.post("/v1/completions", json=SHORT)
                 assert answer.status_code == 200, answer.text

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.ledgered import kill_gateway
 from tests.e2e.test_long_conversations import QUESTION, build_talk
-from tests.support.server import Server, serving
+from tests.support.server import Server, read_event, serving
 from tests.support.waiting import wait_until
 
 STRATEGY = {"name": "summary", "tokens": 600}
@@ -87,13 +87,13 @@ def test_a_growing_talk_pays_for_its_summary_once(server: Server, admin: httpx2.
 
 def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, home: Path, admin: httpx2.Client):
     headers = make_key(admin)
-    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True}
+    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True, "n": 16}
     with (
         server.client() as client,
         client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
     ):
         lines = answer.iter_lines()
-        next(lines)
+        read_event(lines)
         kill_gateway(server)
         with pytest.raises(httpx2.TransportError):
             list(lines)

@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import json
 import pkgutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,9 @@ routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "second", 
 
 [[models]]
 name = "tried"
-routes = [{{ provider = "first", model = "fake-503" }}, {{ provider = "second", model = "fake", order = 2 }}]
+routes = [
+  {{ provider = "first", model = "fake-503-after-600" }}, {{ provider = "second", model = "fake", order = 2 }}
+]
 
 [[models]]
 name = "broken"
@@ -123,7 +126,7 @@ def test_a_trace_shows_search_attempts_and_child_call(
     assert query.name == "chat tried"  # the model wrote the query
     attempts = [*collector.children(query), last]
     assert [(each.name, each.kind, each.failed) for each in attempts] == [
-        ("attempt first/fake-503", "client", True),
+        ("attempt first/fake-503-after-600", "client", True),
         ("attempt second/fake", "client", False),
         ("attempt second/fake", "client", False),  # the first route rests
     ]
@@ -136,8 +139,22 @@ def test_a_trace_shows_search_attempts_and_child_call(
     assert collector.headers["x-team"] == "sea"
 
 
-def test_a_broken_stream_is_a_failed_span(gateway: Server, collector: Collector) -> None:
-    ask(gateway, {**ASKED, "model": "broken", "stream": True, "rag_params": None}, **{"x-request-id": "cut"})
+def test_a_broken_stream_is_a_failed_span(
+    gateway: Server, collector: Collector, upstream: ScriptedUpstream
+) -> None:
+    body, shown = {**ASKED, "model": "broken", "stream": True, "rag_params": None}, threading.Event()
+    upstream.has_shown = lambda _: shown.is_set()
+    try:
+        with (
+            gateway.client() as client,
+            client.stream(
+                "POST", "/v1/chat/completions", json=body, headers={"x-request-id": "cut"}
+            ) as reply,
+        ):
+            for _ in reply.iter_lines():
+                shown.set()  # the vendor breaks the stream when its begin has arrived
+    finally:
+        upstream.has_shown = None
     root = find_root(collector, "cut")
     (chat,) = collector.children(root)
     assert root.failed
@@ -172,9 +189,10 @@ def test_metrics_of_generations_arrive(gateway: Server, collector: Collector) ->
     ask(gateway, ASKED, **{"x-request-id": "measured"})
     wait_until(lambda: "gen_ai.server.time_to_first_token" in collector.metrics)
     wait_until(lambda: "gen_ai.client.operation.duration" in collector.metrics)
+    wait_until(lambda: "gen_ai.client.token.usage" in collector.metrics)
     known = {value for name, value in vars(gen_ai_metrics).items() if name.startswith("GEN_AI")}
-    assert set(collector.metrics) <= known
-    points = collector.metrics["gen_ai.client.token.usage"]
+    assert set(collector.metrics.copy()) <= known
+    points = list(collector.metrics["gen_ai.client.token.usage"])
     assert {point["gen_ai.token.type"] for point in points} == {"input", "output"}
     assert all(point["gen_ai.request.model"] in ("mixed", "tried", "broken") for point in points)
 

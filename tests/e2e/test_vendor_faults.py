@@ -38,9 +38,9 @@ kind = "{kind}"
 base_url = "{url}"
 key = "env:VENDOR_KEY"
 private = true
-first_byte_timeout = 5.0
-chunk_timeout = 3.0
-timeout = 8.0
+first_byte_timeout = 10.0
+chunk_timeout = 7.0
+timeout = 16.0
 
 [[models]]
 name = "{kind}-patient/*"
@@ -50,7 +50,8 @@ provider = "{kind}-patient"
 name = "{kind}-hurried/*"
 provider = "{kind}-hurried"
 """
-"""One provider for the faults that only a time limit ends, and one for the others, whose time is long."""
+"""One provider for the faults that only a time limit ends, and one for the others, whose time is long. A busy
+machine may stand still for seconds."""
 
 CLOSED = """
 [providers.closed]

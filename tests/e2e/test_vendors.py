@@ -100,8 +100,7 @@ def test_the_log_names_the_route_that_served(client: openai.OpenAI, gateway: Ser
     ask(client, "logged")
     wait_until(
         lambda: [each["route"] for each in gateway.records("generation") if each["model"] == "logged"],
-        5,
-        "logged",
+        what="logged",
     )
     assert "first/fake" in {each["route"] for each in gateway.records("generation")}
 
@@ -164,9 +163,11 @@ def test_a_field_that_the_operator_does_not_allow_is_refused(gateway: Server, up
 
 @pytest.mark.parametrize(("point", "status"), [("mid-chunk", 504), ("between-chunks", 200)])
 def test_the_callers_timeout_ends_a_vendors_answer(point: str, status: int, gateway: Server):
-    fields = {"model": f"first/fake-stall-at-{point}", "stream": status == 200, "inference_timeout": "0.5"}
+    fields: dict[str, object] = {"model": f"first/fake-stall-at-{point}", "stream": status == 200}
     with gateway.client() as client:
-        late = client.post(SGP_CHAT, json=COUNT | fields)
+        late = client.post(SGP_CHAT, json=COUNT | fields | {"inference_timeout": "0.5"})
+        if late.status_code != status:  # on a busy machine the first event of a stream came later
+            late = client.post(SGP_CHAT, json=COUNT | fields | {"inference_timeout": "20"})
     assert late.status_code == status
     assert "[DONE]" not in late.text
     assert "time has passed" in late.text
@@ -251,6 +252,6 @@ def test_a_missing_key_or_private_address_ends_the_start(tmp_path: Path):
     ):
         file.write_text(text)
         server = start("--config", str(file), threads=None, env={"ANTIPHON_HOME": str(tmp_path)} | env)
-        assert server.process.wait(30) == 1
-        wait_until(partial(has_said, server, said), 5, said)
+        assert server.process.wait(60) == 1
+        wait_until(partial(has_said, server, said), what=said)
         assert KEY not in "".join(server.lines)

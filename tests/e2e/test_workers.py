@@ -11,7 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -20,7 +22,7 @@ import pytest
 from benchmarks.make_adapter import write_adapter
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
 from tests.support.model_files import CANTOR
-from tests.support.server import Server, serving
+from tests.support.server import Server, read_event, serving
 from tests.support.waiting import wait_until
 
 KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
@@ -28,6 +30,10 @@ TIMES = 20
 PAUSE_S = 0.03
 """Of each client between two requests, so that the processes which begin get their turn too."""
 LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
+ENDLESS = LONG | {"ignore_eos": True, "n": 12}
+"""It takes many seconds, and leaves a few of the engine's sixteen places to others."""
+LATE = 5
+"""How often a process may learn of a change late, since it stands still. The server logs it then."""
 
 pytestmark = pytest.mark.timeout(480)
 """Each starts a server of several processes: seconds, and minutes where the machine is busy with others."""
@@ -90,20 +96,29 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 
 def test_a_change_of_a_key_holds_in_every_process_at_once(four: Operator) -> None:
     """Without this each of them fails for about half of the keys: the other process learnt it 0.2 s later."""
-    took, late = [], len(four.server.records("processes_late"))
+    took: list[float] = []
+    asked = {"kind": "service", "project": "default"}
     with lines(four.server) as made:
         for number in range(TIMES):
             first, second = made[number % 4], made[(number + 1) % 4]
-            begun = time.monotonic()
-            asked = {"kind": "service", "project": "default"}
-            status, key = first.ask("POST", KEYS, asked, key=four.admin)
-            took.append(time.monotonic() - begun)
-            assert status == 201
-            assert second.ask("GET", "/v1/models", key=key["secret"])[0] == 200, number
-            assert first.ask("DELETE", f"{KEYS}/{key['id']}", key=four.admin)[0] in (200, 204)
-            assert second.ask("GET", "/v1/models", key=key["secret"])[0] == 401, number
+
+            def change(first: Line = first, second: Line = second) -> list[int]:
+                begun = time.monotonic()
+                status, key = first.ask("POST", KEYS, asked, key=four.admin)
+                took.append(time.monotonic() - begun)
+                known = second.ask("GET", "/v1/models", key=key["secret"])[0]
+                ended = first.ask("DELETE", f"{KEYS}/{key['id']}", key=four.admin)[0]
+                return [status, known, ended, second.ask("GET", "/v1/models", key=key["secret"])[0]]
+
+            late = count_late(four.server)
+            while (found := change()) not in ([201, 200, 200, 401], [201, 200, 204, 401]):
+                wait_until(
+                    lambda: count_late(four.server) > late,  # noqa: B023
+                    what=f"{number}: {found}, or a process that stood still",
+                )
+                late = count_late(four.server)
+        assert len(took) <= TIMES + LATE
         sys.stdout.write(f"a key is made in {1000 * sorted(took)[TIMES // 2]:.1f} ms (median)\n")
-        assert len(four.server.records("processes_late")) == late
 
 
 def test_four_processes_share_a_limit_and_a_revocation_exactly(four: Operator) -> None:
@@ -122,7 +137,11 @@ def test_four_processes_share_a_limit_and_a_revocation_exactly(four: Operator) -
         revoked = time.monotonic()
         assert four.client.delete(f"{KEYS}/{id_}").status_code in (200, 204)
         waited = [
-            wait_until(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401, 10, "the revocation")  # noqa: B023
+            wait_until(
+                lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401,  # noqa: B023
+                PATIENCE,
+                "the revocation",
+            )
             for line in made
         ]
         total = time.monotonic() - revoked
@@ -149,13 +168,13 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
         wait_until(lambda: four.client.get(LIMITS).json()["data"], PATIENCE, "the limit")
         four.wait_for_limits(made)
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
-        first.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
+        first.connection.request("POST", "/v1/completions", json.dumps(ENDLESS), headers)
         stream = first.connection.getresponse()
-        assert stream.status == 200 and stream.read(1)
+        assert stream.status == 200 and read_event(stream)
         assert second.say(key=secret)[0] == 429, "one at once, whichever process it runs in"
         deaths = count_deaths(four.server)
         first.process.kill()
-        took = wait_until(lambda: second.say(key=secret)[0] == 200, 10, "its place is free")
+        took = wait_until(lambda: second.say(key=secret)[0] == 200, PATIENCE, "its place is free")
         assert {line.say(key=four.admin)[0] for line in made[1:]} == {200}
         wait_until(lambda: len(ready_workers(four.server, deaths)) == 4, PATIENCE, "it is started again")
     sys.stdout.write(f"the claim of a killed process was ended after {1000 * took:.0f} ms\n")
@@ -172,16 +191,16 @@ def test_a_killed_coordinator_comes_back_and_counts_on(four: Operator) -> None:
         assert [line.say(key=secret)[0] for line in made] == [200] * 4
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
         running = line_to(four.server, made[0].process)
-        running.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
+        running.connection.request("POST", "/v1/completions", json.dumps(ENDLESS), headers)
         stream = running.connection.getresponse()
-        assert stream.read(1)
+        assert read_event(stream)
         (coordinator,) = four.server.children("antiphon.processes.coordinator")
         coordinator.kill()
         begun = time.monotonic()
         seen = Counter[int]()
         while (status := made[1].say(key=secret)[0]) != 200:
             seen[status] += 1
-            assert status == 503 and time.monotonic() - begun < 20
+            assert status == 503 and time.monotonic() - begun < PATIENCE
         took = time.monotonic() - begun
         assert stream.read(1), "what ran goes on"
         assert [line.say(key=secret)[0] for line in made] == [200] * 4
@@ -196,7 +215,7 @@ def test_a_killed_coordinator_comes_back_and_counts_on(four: Operator) -> None:
 
 def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) -> None:
     (coordinator,) = four.server.children("antiphon.processes.coordinator")
-    assert four.client.get("/health/ready").status_code == 200
+    wait_until(lambda: four.client.get("/health/ready").status_code == 200, PATIENCE, "it is ready")
     coordinator.suspend()
     try:
         reply = four.client.get("/health/ready")
@@ -232,6 +251,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path
     shelf, home = tmp_path_factory.mktemp("shelf"), tmp_path_factory.mktemp("two")
     write_adapter(shelf / "second.gguf", CANTOR, rank=4, seed=2, weight=1.0)
     env = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_HOME": str(home)}
+    env["ANTIPHON_ENGINE_RESTART_PATIENCE"] = "40"
     with serving("--workers", "2", env=env) as server:
         yield server, home
 
@@ -241,9 +261,9 @@ def test_an_adapter_of_one_process_is_in_all_now_and_later(two: tuple[Server, Pa
     server, _ = two
     with lines(server) as (first, second):
         assert second.say("second")[0] == 404
+        late = count_late(server)
         assert first.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
-        status, said = second.say("second")
-        assert status == 200, "the next request to another process finds it"
+        said = say_after_change(server, second, 200, late)  # the next request to another process finds it
         own = second.say("cantor")[1]["choices"][0]["text"]
         assert said["choices"][0]["text"] != own
         deaths = count_deaths(server)
@@ -255,13 +275,30 @@ def test_an_adapter_of_one_process_is_in_all_now_and_later(two: tuple[Server, Pa
         assert again == said["choices"][0]["text"]
         host = server.host()
         host.kill()
-        host.wait(10)
+        host.wait(PATIENCE)
         assert second.say("second")[1]["choices"][0]["text"] == again, "the engine has it again"
+        late = count_late(server)
         assert later.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
-        assert second.say("second")[0] == 404
+        say_after_change(server, second, 404, late)
         assert second.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
         assert second.ask("POST", "/v1/unload_lora_adapter", unloading)[0] == 200
         later.connection.close()
+
+
+def count_late(server: Server) -> int:
+    """How often a process learnt of a change late, since it stood still."""
+    return len(server.records("processes_late"))
+
+
+def say_after_change(server: Server, line: Line, expected: int, late: int) -> Any:
+    """What a process says for the adapter after another has changed it. It knows the change at once, unless
+    it stood still: then the server has logged that, and it knows it soon."""
+    status, said = line.say("second")
+    if status != expected:
+        wait_until(lambda: count_late(server) > late, PATIENCE, f"{status}, or a process that stood still")
+        wait_until(lambda: line.say("second")[0] == expected, PATIENCE, "it knows the change")
+        said = line.say("second")[1]
+    return said
 
 
 def count_deaths(server: Server) -> int:
@@ -279,14 +316,16 @@ def ready_workers(server: Server, deaths: int) -> list[psutil.Process]:
 def test_metrics_of_any_process_count_for_all_and_never_fall(two: tuple[Server, Path]) -> None:
     server, _ = two
     with lines(server) as (first, second):
-        wait_until(lambda: generations(first) == generations(second), 5, "both know of all before")
+        wait_until(lambda: generations(first) == generations(second), PATIENCE, "both know of all before")
         before = generations(first)
         for line in (first, first, second):
             assert line.say()[0] == 200
         wait_until(
-            lambda: generations(first) == generations(second) == before + 3, 5, "all are counted in both"
+            lambda: generations(first) == generations(second) == before + 3,
+            PATIENCE,
+            "all are counted in both",
         )
-        assert number(first, "antiphon_http_processes") == 2
+        wait_until(lambda: number(first, "antiphon_http_processes") == 2, PATIENCE, "both are counted")
         deaths = count_deaths(server)
         second.process.kill()
         wait_until(lambda: len(ready_workers(server, deaths)) == 2, PATIENCE, "another process")
@@ -347,12 +386,12 @@ def test_a_rolling_restart_fails_no_connection_and_no_request(
     with ThreadPoolExecutor(5) as pool, server.client(headers=headers) as long:
         with long.stream("POST", "/v1/completions", json=LONG | {"max_tokens": 900}) as stream:
             parts = stream.iter_lines()
-            next(parts)
+            read_event(parts)
             hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
             wait_until(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
             told = subprocess.run(restart, env=env, capture_output=True, text=True, check=False)
             assert (told.returncode, told.stdout) == (0, ""), told.stderr
-            assert len(server.records("workers_replaced")) > logged["workers_replaced"], "it waits for all"
+            require_replaced(server, logged["workers_replaced"], datetime.now(UTC))
             so_far = sum(outcomes.values())
             wait_until(lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones")
             rest = list(parts)
@@ -367,6 +406,12 @@ def test_a_rolling_restart_fails_no_connection_and_no_request(
     assert len(server.records("process_ended")) == logged["process_ended"]
 
 
+def require_replaced(server: Server, before: int, told_at: datetime) -> None:
+    """The command that ended at this time has waited for all."""
+    wait_until(lambda: len(server.records("workers_replaced")) > before, PATIENCE, "they are replaced")
+    assert datetime.fromisoformat(str(server.records("workers_replaced")[-1]["time"])) <= told_at
+
+
 def replace_the_only_process(server: Server) -> None:
     before = len(server.records("workers_replaced"))
     server.process.send_signal(signal.SIGUSR2)
@@ -379,7 +424,7 @@ def test_limits_go_on_counting_in_a_replaced_single_process(one: Operator) -> No
     assert {ask(one.server, secret) for _ in range(4)} == {200}
     key = {"authorization": f"Bearer {secret}"}
     with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
-        next(stream.iter_lines())
+        read_event(stream.iter_lines())
         replace_the_only_process(one.server)
         statuses = Counter(ask(one.server, secret) for _ in range(8))
     assert statuses == {200: 5, 429: 3}, "what still runs in the old one counts"
@@ -395,13 +440,13 @@ def test_a_rolling_restart_of_the_only_process_keeps_its_budgets(one: Operator) 
     (old,) = workers(server)
     with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
         parts = stream.iter_lines()
-        next(parts)
+        read_event(parts)
         replace_the_only_process(server)
         assert {ask(server, secret) for _ in range(3)} == {200}
         (new,) = [each for each in workers(server) if each.pid != old.pid]
         with one.client.stream("POST", "/v1/completions", json=LONG, headers=key) as other:
             more = other.iter_lines()
-            next(more)
+            read_event(more)
             assert "data: [DONE]" in list(parts)
             wait_until(lambda: not old.is_running(), PATIENCE, "the old one has ended")
             assert ask(server, secret) == 200
@@ -446,17 +491,15 @@ def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) ->
 def test_a_second_signal_ends_all_of_them_at_once() -> None:
     with serving("--workers", "2", env={"ANTIPHON_DRAIN_TIMEOUT": "60"}) as server:
         family = server.supervisor.children()
-        with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as stream:
-            next(stream.iter_lines())
+        with server.client() as client, client.stream("POST", "/v1/completions", json=ENDLESS) as stream:
+            read_event(stream.iter_lines())
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
             begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            server.process.wait(20)
-        assert time.monotonic() - begun < 10
-        assert not any(
-            process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family
-        )
+            server.process.wait(PATIENCE)
+        assert time.monotonic() - begun < 30, "half of the time to drain"
+        assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
 def test_any_end_of_the_supervisor_ends_all_and_leaves_no_file(tmp_path: Path) -> None:
@@ -467,5 +510,5 @@ def test_any_end_of_the_supervisor_ends_all_and_leaves_no_file(tmp_path: Path) -
         family = server.supervisor.children(recursive=True)
         assert len(family) >= 4
         server.supervisor.kill()
-        assert psutil.wait_procs(family, timeout=20)[1] == []
-        wait_until(lambda: not list(runtime.iterdir()), 10, "the runtime directory is gone")
+        assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
+        wait_until(lambda: not list(runtime.iterdir()), PATIENCE, "the runtime directory is gone")

@@ -11,7 +11,7 @@ import psutil
 
 from tests.support.server import Server
 
-PATIENCE = 30.0
+PATIENCE = 50.0
 CHAT = "/v1/chat/completions"
 
 

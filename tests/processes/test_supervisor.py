@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import EngineState, SequenceStarted
-from antiphon.engines.host.client import open_host_engine
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
 from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url
@@ -41,6 +41,7 @@ HOST = "antiphon.engines.host"
 HTTP = "tests.engines.host.http_standin"
 KNOWLEDGE = "antiphon.processes.knowledge"
 CANARY = "canary-key-0123456789"
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,29 +244,29 @@ async def test_a_killed_host_loses_only_its_batch_and_returns_soon() -> None:
             info = await client.load(SPEC)
             streams = [client.generate(build_request()) for _ in range(info.sequences + 8)]
             async with asyncio.TaskGroup() as group:
-                ends = [group.create_task(end_of(events)) for events in streams]
+                ends = [group.create_task(end_of(client, events)) for events in streams]
                 while (load := (await client.info()).load).running < info.sequences or load.queued < 8:
                     await asyncio.sleep(0.01)
                 killed = time.monotonic()
                 await asyncio.to_thread(server.kill_host)
                 found = [await end for end in ends]
-            assert found.count(EngineDied) == info.sequences
-            assert found.count(EngineLost) == 8
-            assert client.state() is EngineState.RESTARTING
+            assert found.count((EngineDied, EngineState.RESTARTING)) == info.sequences
+            assert found.count((EngineLost, EngineState.RESTARTING)) == 8
             await client.load(SPEC)
             assert isinstance(await anext(client.generate(build_request())), SequenceStarted)
             assert time.monotonic() - killed < PATIENCE
-            news = await asyncio.to_thread(server.states)
-            assert news == ["ready", "restarting", "ready"]
+            told = lambda: server.states() == ["ready", "restarting", "ready"]  # noqa: E731
+            await asyncio.to_thread(wait_until, told, what="the news of the death and the return")
             assert len(descendants(server.process.pid, HOST)) == 1
 
 
-async def end_of(events) -> type[AntiphonError] | None:
+async def end_of(client: HostTokenEngine, events) -> tuple[type[AntiphonError], EngineState] | None:
+    """The error that ended a stream, and the engine's state at that moment."""
     try:
         async for _ in events:
             pass
     except AntiphonError as error:
-        return type(error)
+        return type(error), client.state()
     return None
 
 
@@ -288,7 +289,7 @@ def test_a_restarted_http_process_knows_the_engines_state() -> None:
         wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
         assert server.knows()["pid"] != dead
-        assert server.states() == ["ready"]
+        wait_until(lambda: server.states() == ["ready"], what="the news of another")
 
 
 def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
@@ -356,6 +357,15 @@ def test_it_ends_in_time_although_a_host_does_not_answer() -> None:
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
+    """In one of several rounds: a machine that stands still takes as long as who waits."""
+    for _ in range(ROUNDS):
+        if (took := interrupt_twice()) < 4:
+            break
+    assert took < 4, "the supervisor waits five seconds for a host"
+
+
+def interrupt_twice() -> float:
+    """Seconds from the second interrupt to the end of a server whose host does not answer."""
     with serving() as server:
         pid = server.host()
         os.kill(pid, signal.SIGSTOP)
@@ -364,8 +374,9 @@ def test_a_second_interrupt_does_not_wait() -> None:
         begun = time.monotonic()
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(PATIENCE) == 0
-        assert time.monotonic() - begun < 4
+        took = time.monotonic() - begun
         assert not alive(pid)
+    return took
 
 
 def test_a_signal_while_engines_load_ends_it_too() -> None:

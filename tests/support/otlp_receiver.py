@@ -73,7 +73,7 @@ class Collector:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     points = [read_attributes(point.attributes) for point in metric.histogram.data_points]
-                    self.metrics.setdefault(metric.name, []).extend(points)
+                    self.metrics[metric.name] = self.metrics.get(metric.name, []) + points
 
 
 def read_attributes(pairs: Any) -> dict[str, Any]:

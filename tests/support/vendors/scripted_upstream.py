@@ -91,6 +91,8 @@ class ScriptedUpstream:
     """Seconds between two chunks."""
     embeddings_status: int = 200
     """The status of the answers to requests for vectors."""
+    embeddings_before_status: int = 0
+    """Requests for vectors that are still answered before they get that status."""
     redirect: str = "http://127.0.0.1:9/stolen"
     """The address that redirects name, which must not be asked."""
     is_at_once: bool = False
@@ -143,7 +145,7 @@ class ScriptedUpstream:
             writer.write(b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 9\r\n\r\n<p>no</p>")
         elif model in UNREADABLE:
             send_body(writer, *UNREADABLE[model])
-        elif request.path.endswith("/embeddings") and self.embeddings_status != 200:
+        elif request.path.endswith("/embeddings") and self._refuses_embeddings():
             send_status(writer, shape, self.embeddings_status, None)
         elif request.path.endswith("/embeddings"):
             vectors = [
@@ -153,6 +155,12 @@ class ScriptedUpstream:
         else:
             await self._send(shape, options, FAULT.fullmatch(model), (reader, writer))
         await writer.drain()
+
+    def _refuses_embeddings(self) -> bool:
+        if self.embeddings_status != 200 and self.embeddings_before_status:
+            self.embeddings_before_status -= 1
+            return False
+        return self.embeddings_status != 200
 
     async def _send(
         self,
