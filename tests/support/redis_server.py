@@ -23,7 +23,7 @@ __all__ = ["own_redis", "redis_server"]
 PROGRAMS = ("redis-server", "valkey-server", "redis-check-rdb")
 NAME = "redis-server"
 """What the program is told that it is."""
-DEADLINE = 20.0
+DEADLINE = 40.0
 """Seconds; a start takes a few hundredths."""
 
 
