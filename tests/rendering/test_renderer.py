@@ -82,7 +82,7 @@ async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
     async def load():
         return (await tokens.info()).load
 
-    await check_engine(make, load=load)
+    await check_engine(make, load=load, patience=PATIENCE)
     assert tokens.is_closed
 
 
