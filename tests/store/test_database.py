@@ -94,7 +94,7 @@ def test_servers_that_start_at_once_make_one_schema(url):
 
 def test_opening_a_new_file_waits_for_others_that_do(tmp_path, monkeypatch):
     """SQLite itself refuses at once to set the journal mode while another process writes."""
-    monkeypatch.setattr("antiphon.store.database.BUSY_MS", 1_000 * PATIENCE)
+    monkeypatch.setattr("antiphon.store.database.BUSY_MS", int(1_000 * PATIENCE))
     url = f"sqlite:///{tmp_path}/a.db"
     with (
         closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other,

@@ -48,7 +48,7 @@ def pace(at: Knowledge) -> asyncio.Semaphore:
         await turns.acquire()
         return await put_chunks(*arguments)
 
-    at.index.put_chunks = put_in_turn  # type: ignore[method-assign]
+    at.index.put_chunks = put_in_turn  # type: ignore[assignment, method-assign]
     return turns
 
 

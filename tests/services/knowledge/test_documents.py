@@ -328,9 +328,8 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
             hold.set()
             await until(lambda: at.list_uploads() == [])
             assert await at.service.list_tables(ALICE) == ()
-            await until(
-                lambda: not at.jobs._results
-            )  # a job that ends late removes the same file's next upload
+            # A job that ends later would remove the next upload of the same file.
+            await until(lambda: not at.jobs._results)
 
 
 async def test_a_project_without_room_keeps_no_file(tmp_path: Path) -> None:
