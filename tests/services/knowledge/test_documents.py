@@ -254,10 +254,12 @@ async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
 async def test_a_document_that_waits_says_so_and_resumes(tmp_path: Path) -> None:
     async with open_service(tmp_path) as at:
         await open_table(at)
-        at.engine.behaviour = EmbeddingScript(error=EngineBusy("the queue is full"), error_after=None)
+        busy = EngineBusy("the queue is full")
+        at.engine.behaviour = EmbeddingScript(error=busy, error_after=None)
         with pytest.raises(EngineBusy) as caught:
             await add(at, "a.txt", "apples")
         assert caught.value.message == "the document is kept, and goes on by itself: the queue is full"
+        assert busy.message == "the queue is full", "others that wait for the job get the same error"
         waiting = await wait_for_note(at)
         async with asyncio.timeout(PATIENCE):
             while await at.service.get_document(ALICE, "t", waiting.id) != waiting:  # it was tried meanwhile
