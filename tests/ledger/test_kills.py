@@ -12,13 +12,14 @@ import pytest
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.segments import list_segments
 from tests.support.ledger_doubles import StoreDouble
+from tests.support.waiting import PATIENCE
 
 WRITER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from antiphon.ledger.spool import Spool
 from tests.support.ledger_doubles import build_completion, build_intent
-spool = Spool(Path(sys.argv[1]), 64 * 1024 * 1024, 0.02)
+spool = Spool(Path(sys.argv[1]), 1024 * 1024 * 1024, 0.02)
 spool.start()
 first = int(sys.argv[2])
 for number in range(first, first + 10_000_000):
@@ -27,7 +28,8 @@ for number in range(first, first + 10_000_000):
     os.write(1, b"+%d\\n" % number)
     spool.complete(build_completion(begun))
     os.write(1, b"=%d\\n" % number)
-    spool._spares or __import__("time").sleep(0.01)
+    while not spool._spares:
+        time.sleep(0.01)
 """
 
 
@@ -52,7 +54,7 @@ def test_a_killed_writer_loses_nothing_it_confirmed(tmp_path, beside):
         time.sleep(random.random() / 5)
         assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)
-        writer.wait(10)
+        writer.wait(PATIENCE)
         reading.join()
         assert writer.stdout is not None
         writer.stdout.close()
@@ -61,8 +63,8 @@ def test_a_killed_writer_loses_nothing_it_confirmed(tmp_path, beside):
                 said[f"{int(line[1:]):032x}"] = "ok" if line.startswith(b"=") else "begun"
     if not beside:
         drain.start()
-    assert drain.drain_now(30)
-    assert drain.stop(10)
+    assert drain.drain_now(PATIENCE)
+    assert drain.stop(PATIENCE)
     assert list_segments(tmp_path / "spool") == []
     for id_, how in said.items():
         assert kept.rows[id_].status in (("ok",) if how == "ok" else ("ok", "aborted"))

@@ -9,6 +9,14 @@ from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import KINDS, Kind, TimedRedis
 from tests.support.limits import NOON
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _patient_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine stands still for more than the second after which Redis counts as away. A Redis that is
+    stopped refuses at once, so no test waits longer."""
+    monkeypatch.setattr("antiphon.limits.redis.limiter.TIMEOUT_S", PATIENCE)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from antiphon.errors import (
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon.testing import FakeClock, ScriptedEngine
 from tests.support.accounting import ScriptedEmbedding
 
 REQUEST = EmbeddingRequest("m", (RawPrompt("SECRETTEXT"), RawPrompt("b")))
@@ -62,7 +62,7 @@ class Bench:
         )
 
     async def embed(self, request: EmbeddingRequest = REQUEST) -> Embeddings:
-        return await self.pipeline.embed(request, Context("req-1"))
+        return await self.pipeline.embed(request, Context("req-1", clock=FakeClock()))
 
     def logged(self) -> list[dict[str, object]]:
         return [getattr(record, FIELDS) for record in self.caplog.records if record.message == "embedding"]

@@ -15,6 +15,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
+from tests.support.waiting import PATIENCE
 
 DIGEST = "a" * 64
 
@@ -56,7 +57,7 @@ async def test_it_keeps_the_contract_of_engines(tmp_path: Path) -> None:
     async def load():
         return (await tokens.info()).load
 
-    await check_engine(make, load=load)
+    await check_engine(make, load=load, patience=PATIENCE)
     assert {request.adapter for request in tokens.requests} == {DIGEST}
     assert not tokens.is_closed, "the engine is the base model's to close"
 

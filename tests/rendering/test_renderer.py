@@ -2,6 +2,8 @@
 and counts."""
 
 import asyncio
+import threading
+import time
 
 import pytest
 
@@ -22,6 +24,7 @@ from antiphon.errors import (
     TemplateRefused,
 )
 from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.template.chat_template import ChatTemplate
 from antiphon.testing import (
     Failure,
     FakeClock,
@@ -34,6 +37,7 @@ from antiphon.testing import (
 )
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import FAMILIES, LLAMA, build_conversation, prove_here
+from tests.support.waiting import PATIENCE, await_until
 
 
 def renderer(script=None, **changes):
@@ -78,7 +82,7 @@ async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
     async def load():
         return (await tokens.info()).load
 
-    await check_engine(make, load=load)
+    await check_engine(make, load=load, patience=PATIENCE)
     assert tokens.is_closed
 
 
@@ -161,31 +165,37 @@ async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
     assert (await engine.decode(sent)).endswith("assistant\nThe sky is")
 
 
-async def test_values_that_a_template_walks_far_run_in_a_thread():
+async def apply_beside_the_loop(engine, conversation, monkeypatch):
+    """The prompt, whose rendering ends only if the event loop goes on meanwhile."""
+    await engine.profile()
+    begun, may_end, render = threading.Event(), threading.Event(), ChatTemplate.render
+
+    def render_held(*arguments):
+        begun.set()
+        assert may_end.wait(PATIENCE), "the event loop stands still"
+        return render(*arguments)
+
+    monkeypatch.setattr(ChatTemplate, "render", render_held)
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(engine.apply(conversation))
+        await await_until(begun.is_set)
+        may_end.set()
+    return job.result()
+
+
+async def test_values_that_a_template_walks_far_run_in_a_thread(monkeypatch):
     source = "{% for i in range(n) %}{% endfor %}{{ messages[0].content }}"
     engine, _ = renderer(info=scripted_info(chat_template="{% set n = n or 1 %}" + source))
     long = replace(build_conversation("Hello"), template_values={"n": 99_999})
-    async with asyncio.TaskGroup() as group:
-        job = group.create_task(engine.apply(long))
-        ticks = 0
-        while not job.done():
-            await asyncio.sleep(0)
-            ticks += 1
-    assert job.result() == "Hello" and ticks > 3
+    assert await apply_beside_the_loop(engine, long, monkeypatch) == "Hello"
 
 
-async def test_tools_of_many_values_are_rendered_beside_the_event_loop():
+async def test_tools_of_many_values_are_rendered_beside_the_event_loop(monkeypatch):
     """Numbers are work as texts are."""
     engine, _ = renderer()
     schema = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
     many = replace(build_conversation("Hello"), tools=Tools((Tool("f", "does", schema),)))
-    async with asyncio.TaskGroup() as group:
-        job = group.create_task(engine.apply(many))
-        ticks = 0
-        while not job.done():
-            await asyncio.sleep(0)
-            ticks += 1
-    assert "19999" in job.result() and ticks > 3
+    assert "19999" in await apply_beside_the_loop(engine, many, monkeypatch)
 
 
 async def test_a_user_who_writes_the_bos_first_does_not_replace_it():
@@ -289,21 +299,28 @@ async def test_other_work_goes_on_while_a_large_chat_is_rendered():
     engine, _ = renderer()
     await engine.profile()
     large = Conversation(tuple(Message(Role.USER, "a word <|im_end|> " * 10) for _ in range(5_000)))
-    longest = 0.0
 
-    async def pulse():
-        nonlocal longest
-        loop = asyncio.get_running_loop()
-        while True:
-            begun = loop.time()
-            await asyncio.sleep(0)
-            longest = max(longest, loop.time() - begun)
+    async def measure_longest_pause():
+        """In the process's own time, because a busy machine lets it wait."""
+        longest = 0.0
 
-    async with asyncio.TaskGroup() as group:
-        beating = group.create_task(pulse())
-        with pytest.raises(ContextLengthExceeded):
-            await answer(engine, asking(large))
-        beating.cancel()
+        async def pulse():
+            nonlocal longest
+            while True:
+                begun = time.process_time()
+                await asyncio.sleep(0)
+                longest = max(longest, time.process_time() - begun)
+
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(pulse())
+            with pytest.raises(ContextLengthExceeded):
+                await answer(engine, asking(large))
+            beating.cancel()
+        return longest
+
+    for _ in range(3):  # the event loop's thread alone may have had to wait
+        if (longest := await measure_longest_pause()) < 1.0:
+            break
     assert longest < 1.0  # a tenth of a second is promised
 
 

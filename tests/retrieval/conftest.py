@@ -17,6 +17,7 @@ from tests.support.databases import *  # noqa: F403 - fixtures are found by thei
 from tests.support.host_link import short_directory
 from tests.support.knowledge_database import *  # noqa: F403
 from tests.support.knowledge_database import open_postgres
+from tests.support.waiting import PATIENCE
 
 FILES, SOCKET, DATABASE = "in files", "behind a socket", "in PostgreSQL"
 
@@ -42,7 +43,10 @@ def make_opener(kind: str, directory: Path, request: pytest.FixtureRequest) -> O
 
 
 @pytest.fixture(params=[FILES, SOCKET, DATABASE])
-async def index(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[KnowledgeIndex]:
+async def index(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[KnowledgeIndex]:
+    monkeypatch.setattr("antiphon.processes.knowledge.client.GREETING_S", PATIENCE)  # for a busy machine
     async with make_opener(request.param, tmp_path / "knowledge", request)() as index:
         if request.param != SOCKET:
             yield index

@@ -1,6 +1,7 @@
 """What removed texts leave in the files of a table: nothing, soon after the call."""
 
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from antiphon.domain.context import SystemClock
 from antiphon.retrieval.base import ChunkInput, IndexLimits, KnowledgeIndex
 from antiphon.retrieval.sqlite.index import SqliteIndex
+from antiphon.retrieval.sqlite.table import TableFile
 from tests.retrieval.conftest import FILES, SOCKET
 from tests.retrieval.knowledge import PROJECT, WORDS_ONLY, add_document, find, list_files, make_chunks
-from tests.support.waiting import await_until
+from tests.support.waiting import PATIENCE, await_until
 
 TABLE = WORDS_ONLY.name
 SECRET = "platypushidden"
@@ -55,6 +57,32 @@ async def test_removed_texts_are_in_no_file(index: KnowledgeIndex, tmp_path: Pat
     await REMOVALS[removal](index, gone.id, chunk.id)
     await await_until(lambda: not is_left(tmp_path), what=list_files(tmp_path, "*"))
     assert is_left(tmp_path, KEPT) and len(await find(index, TABLE, "apple", k=1024)) == 400
+
+
+async def test_what_is_removed_as_a_sweep_ends_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, may_go_on, sweep = threading.Event(), threading.Event(), TableFile.sweep
+
+    def sweep_slowly(file: TableFile) -> bool:
+        """Stands still after the last step of the first sweep."""
+        is_left_over = sweep(file)
+        if not is_left_over and not ended.is_set():
+            ended.set()
+            assert may_go_on.wait(PATIENCE)
+        return is_left_over
+
+    monkeypatch.setattr(TableFile, "sweep", sweep_slowly)
+    index = SqliteIndex(tmp_path, SystemClock(), IndexLimits())
+    await index.create_table(PROJECT, WORDS_ONLY)
+    first = await add_document(index, TABLE, "first", make_chunks(["an apple"]))
+    second = await add_document(index, TABLE, "second", make_chunks([SECRET]))
+    await index.delete_document(PROJECT, TABLE, first.id)
+    await await_until(ended.is_set)
+    await index.delete_document(PROJECT, TABLE, second.id)
+    may_go_on.set()
+    await await_until(lambda: not is_left(tmp_path))
+    await index.aclose()
 
 
 async def test_a_kill_before_the_sweep_leaves_nothing(tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ from antiphon.store.base import ChangeAuthor
 from antiphon.store.changes import SqlFeed
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlRules, SqlTenancy
-from tests.support.waiting import await_until
+from tests.support.waiting import PATIENCE, await_until
 
 ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
-LATEST_S = 10.0
+LATEST_S = PATIENCE
 """Within which another server must know a change; on a machine of its own it takes a fifth of a second."""
 BY = ChangeAuthor("somebody", 1)
 PEPPER = Pepper(b"p" * 32)
@@ -46,7 +46,7 @@ class Node:
         self.database.prepare()
         self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
         self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
-        listeners = [self.ring.replace_directory, self._told]
+        listeners = [self._told, self.ring.replace_directory]  # as in a server
         told = SqlFeed(self.database) if feed else None
         self.changes = DirectoryChanges(self.tenancy, listeners, partial(next, count(1_000.0)), told)
         self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
@@ -240,7 +240,7 @@ class Racer:
         return self.process.stdout.readline().strip()
 
     def end(self) -> None:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture

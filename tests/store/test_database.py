@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -16,6 +17,7 @@ from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreU
 from antiphon.store.database import Database, create_copy
 from antiphon.store.schema import metadata
 from tests.support.databases import PASSWORD, running
+from tests.support.waiting import PATIENCE
 
 
 def test_an_empty_database_gets_the_default_project(database):
@@ -88,6 +90,23 @@ def test_servers_that_start_at_once_make_one_schema(url):
         found = [each.result() for each in [threads.submit(started) for _ in range(4)]]
     with closing(Database(url)) as database:
         assert set(found) == {database.read_schema_state().needed_revision}
+
+
+def test_opening_a_new_file_waits_for_others_that_do(tmp_path, monkeypatch):
+    """SQLite itself refuses at once to set the journal mode while another process writes."""
+    monkeypatch.setattr("antiphon.store.database.BUSY_MS", int(1_000 * PATIENCE))
+    url = f"sqlite:///{tmp_path}/a.db"
+    with (
+        closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with closing(Database(url)) as database:
+            opening = threads.submit(database.prepare)
+            with pytest.raises(TimeoutError):
+                opening.result(0.2)
+            other.execute("ROLLBACK")
+            opening.result()
 
 
 def revised(database: Database, revision: str) -> None:

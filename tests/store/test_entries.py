@@ -1,8 +1,6 @@
 """The ledger's rows: each once, whatever it says, and their sums."""
 
-import gc
 import json
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Barrier
@@ -18,6 +16,7 @@ from antiphon.domain.values import replace
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.ledger import INDEXED, MAX_INDEXED_LENGTH, SqlEntries
+from tests.support.references import record_left_open
 
 MINUTE = 60_000
 ENTRY = Entry(
@@ -141,10 +140,8 @@ def test_no_number_keeps_an_entry_out(entries, database):
 
 def test_sums_that_nobody_reads_to_their_end_leave_nothing_open(entries):
     entries.add([replace(ENTRY, id=f"e{number}", at=ENTRY.at + number) for number in range(3)])
-    with warnings.catch_warnings(record=True) as left_open:
-        warnings.simplefilter("always")
+    with record_left_open() as left_open:
         with closing(entries.sum_usage(0, 1)) as found:
             assert next(found).at == ENTRY.at
         assert next(iter(entries.sum_usage(0, 1))).at == ENTRY.at
-        gc.collect()
     assert [str(each.message) for each in left_open] == []

@@ -16,10 +16,10 @@ from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.store.test_entries import ENTRY
 from tests.support.databases import running
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 BY = ChangeAuthor("somebody", 1)
-LATEST_S = 10.0
+LATEST_S = PATIENCE
 
 
 @contextmanager
@@ -81,6 +81,8 @@ def test_a_feed_that_is_closed_tells_nothing_more(database, tenancy):
     feed.start(revisions.put)
     revisions.get(timeout=LATEST_S)
     feed.close()
+    assert feed._thread is not None
+    feed._thread.join(LATEST_S)  # `close` waits two seconds at most
     tenancy.add_project(project("One"), BY)
     with pytest.raises(Empty):
         revisions.get(timeout=2 * COUNTER_INTERVAL_S)

@@ -1,9 +1,7 @@
 """Limits and prices: what is put in comes out, every change counts the revision up, and one that was checked
 against what is no longer there is not made."""
 
-import gc
 import json
-import warnings
 from contextlib import closing
 
 import pytest
@@ -20,6 +18,7 @@ from antiphon.store.base import ChangeAuthor, StaleDirectory
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlRules, SqlTenancy
+from tests.support.references import record_left_open
 
 BY = ChangeAuthor("admin", 100)
 MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
@@ -111,11 +110,11 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
     rules.add_limit(MINUTE, BY)
     with database.writing() as connection:
         connection.execute(sa.text("UPDATE limits SET measure = 'joules'"))
-    with warnings.catch_warnings(record=True) as left_open:
-        warnings.simplefilter("always")
-        with pytest.raises(StoreUnavailable, match="a later version of Antiphon wrote rows"):
-            tenancy.load_directory()
-        gc.collect()
+    with (
+        record_left_open() as left_open,
+        pytest.raises(StoreUnavailable, match="a later version of Antiphon wrote rows"),
+    ):
+        tenancy.load_directory()
     assert [str(each.message) for each in left_open] == []
 
 

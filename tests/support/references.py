@@ -1,6 +1,7 @@
 """Whether a failed operation frees its objects by reference counts alone, without the collector."""
 
 import gc
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from weakref import ref
@@ -19,6 +20,18 @@ def disable_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def record_left_open() -> Iterator[list[warnings.WarningMessage]]:
+    """The warnings of what is left open within, when the block has ended. What others left before is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always")
+        yield left_open
+        gc.collect()
 
 
 async def is_freed(operation: Callable[[], Awaitable[object]], error: type[BaseException]) -> bool:

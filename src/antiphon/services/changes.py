@@ -146,7 +146,11 @@ class DirectoryChanges:
     def _catch_up(self, revision: int) -> None:
         """Reads the directory if it is not at this revision. Called in the feed's thread. Raises
         StoreUnavailable."""
-        self._thread.submit(self._read_if_changed, revision).result()
+        try:
+            reading = self._thread.submit(self._read_if_changed, revision)
+        except RuntimeError:  # this object was closed meanwhile
+            return
+        reading.result()
 
     def _read_if_changed(self, revision: int) -> None:
         """Reads the directory if `revision` is not the one in memory."""

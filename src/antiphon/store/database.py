@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.domain.values import Struct
@@ -38,6 +38,9 @@ UPGRADE = "antiphon store upgrade"
 
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for another process to finish writing."""
+
+WAL_PAUSE_S = 0.01
+"""Seconds before the next attempt to set SQLite's journal mode."""
 
 POOL_SIZE = 4
 """Connections to PostgreSQL. Few are needed, because requests are not answered from the database."""
@@ -422,8 +425,9 @@ def _make_sqlite_engine(url: sa.URL, shown_url: str) -> Engine:
         # The driver must not begin transactions: `begin` below does this.
         connection.isolation_level = None
         cursor = connection.cursor()
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
+        for pragma in (f"busy_timeout={BUSY_MS}", "synchronous=FULL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")
+        _switch_to_wal(cursor)
         cursor.close()
 
     @sa.event.listens_for(engine, "begin")
@@ -437,6 +441,20 @@ def _make_sqlite_engine(url: sa.URL, shown_url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _switch_to_wal(cursor: DBAPICursor) -> None:
+    """Sets the journal mode WAL. SQLite does not wait for other processes that switch a new file at the same
+    time, so this function does."""
+    end = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+        time.sleep(WAL_PAUSE_S)
 
 
 @contextmanager

@@ -1,13 +1,15 @@
-"""A process that adds a document, to be killed: python ingesting.py DIRECTORY WORDS [DATABASE]. It prints how
-many batches are kept. With the address of a database the tables are there."""
+"""A process that adds a document, to be killed: python ingesting.py DIRECTORY WORDS REPORTS [DATABASE]. It
+prints how many batches are kept, and keeps one more after each of so many reports. With the address of a
+database the tables are there."""
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from antiphon.retrieval.base import SizeUnit
+from antiphon.retrieval.base import DocumentInfo, SizeUnit
 from antiphon.retrieval.knowledge import FileUpload, TableRequest
 from tests.support.knowledge import ALICE, Knowledge, build_context, open_service
 from tests.support.knowledge_database import open_postgres
@@ -37,20 +39,39 @@ async def open_place(directory: Path, address: str | None) -> AsyncIterator[Know
         await index.aclose()
 
 
-async def main(directory: Path, words: int, address: str | None) -> None:
+def pace(at: Knowledge) -> asyncio.Semaphore:
+    """Makes each batch wait for a turn before it is kept. Otherwise the document could be ready, and this
+    process could end, before it is killed."""
+    put_chunks, turns = at.index.put_chunks, asyncio.Semaphore(1)
+
+    async def put_in_turn(*arguments: Any) -> DocumentInfo:
+        await turns.acquire()
+        return await put_chunks(*arguments)
+
+    at.index.put_chunks = put_in_turn  # type: ignore[assignment, method-assign]
+    return turns
+
+
+async def main(directory: Path, words: int, reports: int, address: str | None) -> None:
     async with open_place(directory, address) as at:
+        turns = pace(at)
         if not await at.service.list_tables(ALICE):
             await at.service.create_table(TableRequest("t"), build_context())
         document = await at.service.add_document("t", make_upload(words), build_context())
         kept: tuple[int, ...] = ()
+        reported = 0
         while document.state == "indexing":
             document = await at.service.get_document(ALICE, "t", document.id)
             if document.batches != kept:
                 kept = document.batches
                 sys.stdout.write(f"{len(kept)}\n")
                 sys.stdout.flush()
+                reported += 1
+                if reported <= reports:
+                    turns.release()
             await asyncio.sleep(0.001)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))
+    place, words, reports, *database = sys.argv[1:]
+    asyncio.run(main(Path(place), int(words), int(reports), database[0] if database else None))

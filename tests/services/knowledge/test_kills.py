@@ -16,7 +16,7 @@ from tests.support.knowledge_database import *  # noqa: F403 - fixtures are foun
 def kill_after(directory: Path, words: int, reports: int, address: str | None) -> int:
     """Runs the process until it has reported so often. Returns how many batches it had kept by then."""
     command = [sys.executable, "-m", "tests.services.knowledge.ingesting", str(directory), str(words)]
-    command += [address] if address else []
+    command += [str(reports), address] if address else [str(reports)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         seen = [int(line) for _, line in zip(range(reports), process.stdout, strict=False)]

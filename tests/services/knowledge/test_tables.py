@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from antiphon.retrieval.base import ChunkInput, SizeUnit, TableInfo
 from antiphon.retrieval.knowledge import FileUpload, SearchMode, TableRequest, TableSearch
 from antiphon.testing import EmbeddingScript
 from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, open_service
+from tests.support.waiting import await_until
 
 
 async def make_table(at: Knowledge, name: str = "t", **wanted: object) -> TableInfo:
@@ -128,16 +130,18 @@ async def test_a_changing_chunk_is_always_found(tmp_path: Path) -> None:
         await make_table(at)
         (chunk,) = await at.service.add_chunks("t", [ChunkInput("an apple in version 0")], build_context())
         over = asyncio.Event()
+        seen: set[str] = set()
 
         async def change() -> None:
             for version in range(1, 40):
                 content = ChunkInput(f"an apple in version {version}")
                 await at.service.update_chunks("t", {chunk.id: content}, build_context())
+                if version % 8 == 0:  # the searches keep up
+                    await await_until(partial(seen.__contains__, content.text))
             over.set()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(change())
-            seen = set()
             while not over.is_set():
                 for mode in SearchMode:
                     (hit,) = await at.service.search("t", TableSearch("apple", 5, mode), build_context())

@@ -156,6 +156,8 @@ class OpenTables:
             with suppress(AntiphonError), self.use(entry, project) as file:
                 while not self._is_closing and file.sweep():
                     time.sleep(SWEEP_PAUSE_S)
+                # Before `_release`, which then sees what other calls removed after the last step.
+                entry.is_being_swept = False
         finally:
             entry.is_being_swept = False
 

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from copy import copy
 from hashlib import sha256
 from typing import TypeVar
 
@@ -217,9 +218,11 @@ class DocumentJobs:
         try:
             document_info = await asyncio.shield(job)
         except AntiphonError as error:
-            if error.retryable:
-                error.message = f"the document {WAITING_TEXT}: {error.message}"
-            raise
+            if not error.retryable:
+                raise
+            told_error = copy(error)  # others that wait for the job get the same error
+            told_error.message = f"the document {WAITING_TEXT}: {error.message}"
+            raise told_error from None
         while document_info is None or document_info.state is DocumentState.INDEXING:
             await asyncio.sleep(STATE_POLL_S)
             document_info = await self._dependencies.index.get_document(
