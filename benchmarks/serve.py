@@ -64,7 +64,7 @@ def is_idle(server: Server) -> bool:
 
 def time_departure(server: Server, has_begun: Callable[[], bool], **fields: object) -> float:
     """Closes a connection. Returns the seconds until no sequence runs, by the engine's counters."""
-    with closing(posted(server, **fields)):
+    with closing(posted(server, "left", **fields)):
         wait_until(has_begun, LONG, "the request has reached the phase")
         left_at = time.perf_counter()
     wait_until(lambda: is_idle(server), LONG, "free again")
