@@ -37,6 +37,7 @@ from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
 from tests.support.constraint_texts import END, TOKENS
+from tests.support.waiting import wait_until
 
 KIND = ConstraintKind
 SCHEMA = {
@@ -233,6 +234,32 @@ def test_a_stuck_worker_is_replaced_and_others_are_answered(masks: MaskWorkers, 
         assert answered(masks.create_guide(grammar(KIND.REGEX, "ab"))).get_forced()
     leave.set()
     assert answered(masks.create_guide(grammar(KIND.REGEX, "ab"))).get_forced(), "who comes back works on"
+
+
+class Requeued(Stuck):
+    """Is taken by a second worker, and keeps it, before the first one is done."""
+
+    def work(self, vocabulary: CompilerVocabulary, *_: Any, **__: Any) -> None:
+        if self.entered.is_set():
+            super().work(vocabulary)
+        else:
+            self._cpu_clock = lambda: 0.0
+            self.entered.set()
+            self.entered_again = threading.Event()
+            self.workers.put(self)
+            assert self.entered_again.wait(30)
+
+
+def test_a_worker_that_takes_a_guide_again_is_replaced(masks: MaskWorkers):
+    leave = threading.Event()
+    guide = Requeued(masks, leave, MAX_CPU_SECONDS + 1)
+    wait_until(lambda: masks._in_progress[guide] == 2)
+    guide.entered_again.set()
+    wait_until(lambda: masks._in_progress[guide] == 1 and guide.is_overdue())
+    masks.abandon(guide)
+    assert guide in masks._stuck
+    leave.set()
+    wait_until(lambda: guide not in masks._in_progress)
 
 
 def following(guide: Guide) -> tuple[GuidedSequences, TokenSequence]:

@@ -7,6 +7,7 @@ start with the first constraint, so a model without constraints costs nothing.
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
@@ -121,8 +122,9 @@ class MaskWorkers:
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
         """Guides that were abandoned while a worker computed for them. Such a worker ends after its work."""
-        self._in_progress: set[Guide] = set()
-        """The guides for which workers compute now."""
+        self._in_progress: Counter[Guide] = Counter()
+        """The number of workers that compute for each guide. A guide can be queued again, and be taken by
+        another worker, a moment before the first one is done with it."""
         self._is_closed = False
         self.result_ready = threading.Event()
         for _ in range(WORKERS):
@@ -166,7 +168,7 @@ class MaskWorkers:
             if guide.is_abandoned:
                 continue
             with self._lock:
-                self._in_progress.add(guide)
+                self._in_progress[guide] += 1
             try:
                 guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
             finally:
@@ -178,7 +180,9 @@ class MaskWorkers:
         """Removes a guide from the guides in progress. Returns whether another worker has replaced this
         one."""
         with self._lock:
-            self._in_progress.discard(guide)
+            self._in_progress[guide] -= 1
+            if not self._in_progress[guide]:
+                del self._in_progress[guide]
             is_replaced = guide in self._stuck
             self._stuck.discard(guide)
         return is_replaced
