@@ -1,6 +1,5 @@
 """`antiphon serve` before it starts anything: which settings it arrives at, and what the panel shows."""
 
-import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -12,6 +11,7 @@ from antiphon.cli.options import SERVE_OPTIONS
 from antiphon.cli.panel import format_panel
 from antiphon.cli.serve_options import ServeOptions, build_serve_options
 from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
+from antiphon.domain.values import replace
 from antiphon.errors import SettingsError
 from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
@@ -127,7 +127,7 @@ def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch
 def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ANTIPHON_API_KEY", "0123456789abcdef0123")
     settings = arrived()
-    info = dataclasses.replace(scripted_info(), library="llama.cpp test", cpu_features=("AVX2",))
+    info = replace(scripted_info(), library="llama.cpp test", cpu_features=("AVX2",))
     text = format_panel(settings, ServingInfo("http://127.0.0.1:1", {"cantor": info}))
     assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
@@ -139,7 +139,7 @@ def test_the_panel_tells_what_computes_on_a_device():
     settings = replace_models(Settings(), [build_model({"name": "m", "path": "x"})])
 
     def panel(**facts: object) -> str:
-        info = dataclasses.replace(scripted_info(), **facts)  # type: ignore[arg-type]
+        info = replace(scripted_info(), **facts)  # type: ignore[arg-type]
         return format_panel(settings, ServingInfo("http://127.0.0.1:1", {"m": info}))
 
     told = r"  device   20 of 23 layers on CUDA0 (a card\x1b)"
