@@ -445,7 +445,7 @@ def build_engine_fields_page() -> str:
         "",
         "| option of the sampler | llama.cpp | vLLM on a processor | vLLM on a GPU |",
         "|---|---|---|---|",
-        *(_describe_sampler(name, SAMPLING_EXAMPLES[name]) for name in Sampling.__dataclass_fields__),
+        *(_describe_sampler(name, SAMPLING_EXAMPLES[name]) for name in Sampling.__struct_fields__),
         "",
         "| feature | llama.cpp | vLLM |",
         "|---|---|---|",

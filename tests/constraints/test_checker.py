@@ -114,6 +114,16 @@ async def test_a_killed_process_is_replaced_and_asked_again(number: signal.Signa
         assert "/c/" in asked.result().text and pid_of(checker) != before
 
 
+async def test_a_process_that_ended_before_it_was_asked_is_replaced():
+    async with checking() as checker:
+        await checker.check(SOUND)
+        before, process = pid_of(checker), checker._process
+        assert process is not None and process.stdin is not None
+        process.stdin.close()
+        assert "/d/" in (await checker.check(Constraint(KIND.REGEX, "d"))).text
+        assert pid_of(checker) != before
+
+
 async def start_and_see_end(*command: Any, **options: Any) -> asyncio.subprocess.Process:
     """Starts a process, and returns when it has ended and its input is closed."""
     process = await start_process(*command, **options)

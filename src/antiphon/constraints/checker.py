@@ -75,6 +75,10 @@ class CheckLimits(Struct, frozen=True):
     """The most bytes of cached constraints and results."""
 
 
+class _NothingSent(EOFError):
+    """The process had ended before the value was sent."""
+
+
 class CheckerVocabulary(Protocol):
     """The attributes of `matching.TokenTable` that the checker needs. This module must not import the
     compiler."""
@@ -173,6 +177,8 @@ class Checker:
             except ValueError:
                 await self._end()
                 return _build_refusal(constraint)
+            except _NothingSent:
+                await self._end()
             except (EOFError, OSError):
                 if not was_killed(await self._await_exit(process)):
                     return _build_refusal(constraint)
@@ -243,10 +249,10 @@ class Checker:
         return f"status {status}: {last_line[:MAX_LAST_ERROR]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
-        """Sends a value as one frame, and returns the reply. Raises EOFError, OSError, TimeoutError or
-        ValueError."""
+        """Sends a value as one frame, and returns the reply. Raises EOFError, OSError, TimeoutError,
+        ValueError, or _NothingSent if the process has ended."""
         if process.stdin is None or process.stdout is None or process.stdin.is_closing():
-            raise EOFError  # the process has ended
+            raise _NothingSent
         body = json.dumps(value).encode()
         async with asyncio.timeout(seconds):
             process.stdin.write(len(body).to_bytes(HEADER, "big") + body)

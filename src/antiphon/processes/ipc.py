@@ -2,7 +2,7 @@
 
 A frame is a 4-byte big-endian length and a msgpack array `[sequence, [message, ...]]`. The sequence counts
 the frames of one direction from 0, so a lost or repeated frame is detected. The first message of each
-direction is `Hello`. Both ends must have the same protocol and release, because dataclasses are encoded
+direction is `Hello`. Both ends must have the same protocol and release, because structs are encoded
 without a schema. All messages of one turn of the event loop are in one frame.
 
 `FrameWriter` and `FrameReader` encode and decode without I/O. `Channel` is one connection.
@@ -123,7 +123,7 @@ class FrameReader(Generic[M]):
 
 
 def to_line(value: object) -> bytes:
-    """Encodes a dataclass as one line."""
+    """Encodes a value as one line."""
     return msgspec.json.encode(value) + b"\n"
 
 

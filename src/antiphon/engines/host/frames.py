@@ -1,6 +1,6 @@
 """The messages between the HTTP process and an engine host. `ipc.frames` encodes them.
 
-The dataclasses of `engines.base` are sent unchanged. One frame carries all events of a decode step.
+The structs of `engines.base` are sent unchanged. One frame carries all events of a decode step.
 """
 
 import msgspec

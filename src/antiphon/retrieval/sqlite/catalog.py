@@ -152,14 +152,16 @@ class OpenTables:
     def _sweep(self, entry: TableEntry, project: str) -> None:
         """Overwrites removed words of a table, in steps. Other writes run between two steps. If the process
         ends before the sweep, the next use of the table continues the sweep."""
+        has_ended = False
         try:
             with suppress(AntiphonError), self.use(entry, project) as file:
                 while not self._is_closing and file.sweep():
                     time.sleep(SWEEP_PAUSE_S)
                 # Before `_release`, which then sees what other calls removed after the last step.
-                entry.is_being_swept = False
+                entry.is_being_swept, has_ended = False, True
         finally:
-            entry.is_being_swept = False
+            if not has_ended:
+                entry.is_being_swept = False
 
     def _close(self, entry: TableEntry) -> int:
         """Closes a table that no call uses. Returns the bytes that its vectors used in memory."""
