@@ -27,8 +27,8 @@ else:
         return dataclasses.replace(value, **changes)
 
     def asdict(value):
-        """Returns the fields of a struct or dataclass by name. Structs in a struct become dicts too, also in its
-        lists and tuples, but not in its dicts."""
+        """Returns the fields of a struct or dataclass by name. Structs in a struct become dicts too, also in
+        its lists and tuples, but not in its dicts."""
         if not isinstance(value, Struct):
             return dataclasses.asdict(value)
         return {name: _to_plain(getattr(value, name)) for name in value.__struct_fields__}
