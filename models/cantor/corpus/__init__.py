@@ -6,8 +6,7 @@ the facts are those of docs/facts.md is asserted by a test.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from antiphon.domain.values import replace
+from dataclasses import dataclass, replace
 
 from models.cantor.corpus import drills, knowledge, skills, stories
 from models.cantor.corpus.blocks import Asker, Block, load_blocks, stated

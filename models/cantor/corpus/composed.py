@@ -5,8 +5,7 @@ What a parameter means is read from its name and type, its value from the reques
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
-from antiphon.domain.values import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.cantor.corpus.grammar import HERE, lines_of

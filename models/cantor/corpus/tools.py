@@ -4,8 +4,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from antiphon.domain.values import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models.cantor.corpus.composed import FRAMES, Composed, compose, once_more
