@@ -34,7 +34,8 @@ class Disk:
     size of files that the kernel sets the gateway, under which every write of its fails."""
 
     def __init__(self, path: Path) -> None:
-        self._unmount = mount_tmpfs(path, "16m")
+        # Each answer takes 70 kB of it, and a slow machine gives hundreds of answers until the test goes on.
+        self._unmount = mount_tmpfs(path, "128m")
         self._filler = path / "filler"
         self.kind = "tmpfs" if self._unmount else "RLIMIT_FSIZE"
 
