@@ -136,8 +136,9 @@ def test_a_vendor_that_fails_midway_is_waited_for(server: Server, upstream: Scri
     upstream.embeddings_before_status, upstream.embeddings_status = 2, 503
     show = add_file(server, "far")
     wait_until(lambda: show()["error"] is not None, what="the document says that it waits")
+    wait_until(lambda: show()["progress"] > 0, what="a part is kept")
+    wait_until(lambda: show()["error"] is not None, what="it still waits")
     waiting = show()
-    assert waiting["progress"] > 0, "a part is kept"
     assert waiting["state"] == "indexing" and read_words(server, "far") == []
     assert re.match(r"is kept, and goes on by itself: .*vendor", waiting["error"]), waiting
     upstream.embeddings_status = 200
