@@ -161,7 +161,7 @@ class Asked:
         finally:
             engine.dispose()
 
-    def wait_for_rows(self, within: float = PATIENCE) -> float:
+    def wait_for_rows(self, within: float = 20) -> float:
         """Seconds until every request with a whole answer is in the ledger."""
         return wait_until(
             lambda: self.whole <= {row[0] for row in self.rows()}, within, "rows of all answers"

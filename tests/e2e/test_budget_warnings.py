@@ -18,7 +18,7 @@ APART = httpx2.Limits(max_keepalive_connections=0)
 """Each request on a connection of its own: some process takes it."""
 BUDGET = 20
 """Requests a month."""
-SOON = 50.0
+SOON = 30.0
 
 pytestmark = pytest.mark.timeout(480)
 

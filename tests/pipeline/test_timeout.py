@@ -108,7 +108,8 @@ async def leave_vendor(model: str, is_buffered: bool, seconds: float) -> tuple[s
             assert time.monotonic() - began >= seconds - CLOCK_SLACK_S
             await await_until(
                 lambda: upstream.open == 0 and upstream.left == len(upstream.requests),
-                what="the connection is closed",
+                5,
+                "the connection is closed",
             )
         finally:
             await provider.aclose()

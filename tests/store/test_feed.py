@@ -16,10 +16,10 @@ from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.store.test_entries import ENTRY
 from tests.support.databases import running
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 BY = ChangeAuthor("somebody", 1)
-LATEST_S = PATIENCE
+LATEST_S = 10.0
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class Corpus:
         return self._dialogue([self.fact(rng)], rng)
 
     def _one_added(self, rng: random.Random) -> Document:
-        """One of the facts that are new with the last course."""
+        """One of the facts that are new since the sixth edition."""
         return self._dialogue([self._asked(rng.choice(self.added), rng)], rng)
 
     def _some_facts(self, rng: random.Random) -> Document:

@@ -22,7 +22,7 @@ class Block:
     yes: tuple[Choice, ...]
     no: tuple[Choice, ...]
     keywords: tuple[str, ...]
-    added: bool  # new with the last course
+    added: bool  # new since the sixth edition
 
 
 def load_blocks(path: Path) -> list[Block]:

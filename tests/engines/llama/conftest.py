@@ -1,6 +1,7 @@
 """Small models with random weights, written once, and engines that hold them."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def loaded(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
+async def loaded(
+    path: Path, clock: Callable[[], float] = time.monotonic, **spec: Any
+) -> AsyncIterator[LlamaTokenEngine]:
     """An engine with this model, closed afterwards.
 
     One thread computes unless a test says more: several threads of a small model mostly wait for each other.
     """
-    engine = LlamaTokenEngine()
+    engine = LlamaTokenEngine(clock)
     defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
     await engine.load(LoadSpec(str(path), **(defaults | spec)))
     try:

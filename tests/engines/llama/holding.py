@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.domain.models import Load
-from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import NativeContext
+from tests.engines.llama.conftest import loaded
 
 Event = TypeVar("Event")
 
@@ -83,14 +83,11 @@ async def load_stepped(
 ) -> AsyncIterator[tuple[LlamaTokenEngine, StepClock]]:
     """An engine whose decode thread a test holds; it is free in the beginning and in the end."""
     clock = StepClock(tick)
-    engine = LlamaTokenEngine(clock)
-    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
-    await engine.load(LoadSpec(str(path), **(defaults | spec)))
-    try:
-        yield engine, clock
-    finally:
-        clock.release()
-        await engine.aclose()
+    async with loaded(path, clock, **spec) as engine:
+        try:
+            yield engine, clock
+        finally:
+            clock.release()
 
 
 class PacedClock:
@@ -112,13 +109,8 @@ class PacedClock:
 @asynccontextmanager
 async def load_paced(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
     """An engine whose decode thread is never far ahead of the event loop."""
-    engine = LlamaTokenEngine(PacedClock())
-    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 1}
-    await engine.load(LoadSpec(str(path), **(defaults | spec)))
-    try:
+    async with loaded(path, PacedClock(), **spec) as engine:
         yield engine
-    finally:
-        await engine.aclose()
 
 
 def get_load(engine: LlamaTokenEngine) -> Load:

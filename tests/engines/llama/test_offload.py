@@ -7,6 +7,7 @@ Prompts are short and answers too, since a device may be computed in software.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", SIZES["tiny"])
 
 
-async def answer(path: Path, library: Library, **spec: object) -> tuple[EngineInfo, list[int]]:
+async def answer(path: Path, library: Library, **spec: Any) -> tuple[EngineInfo, list[int]]:
     """The engine's facts after a short greedy answer, and its tokens."""
     said: list[int] = []
     async with loaded(path, library=str(library.path), sequences=2, context_length=64, **spec) as engine:
@@ -95,16 +96,16 @@ def test_what_does_not_fit_says_what_would(library: Library, model: Path):
 async def test_a_cache_too_large_for_the_device_stays_off_it(library: Library, model: Path):
     """Its tensors have 256 MB; some drivers compute with 128 MB at most, and the library would abort."""
     cells = (256 << 20) // (2 * read_layer_sizes(library, model).widest_cell)
-    spec = {"library": str(library.path), "cells": cells, "sequences": 1, "context_length": 64}
+    spec: dict[str, Any] = {"library": str(library.path), "cells": cells, "sequences": 1}
     able = [each for each in list_devices(library) if can_compute_with(library, each, 256 << 20)]
-    async with loaded(model, **spec) as engine:
+    async with loaded(model, context_length=64, **spec) as engine:
         info = await engine.info()
     assert bool(info.devices) == bool(able)
     if not able:
         with pytest.raises(
             LoadError, match=r"a tensor of 268 MB, more than \w+ computes with; lower context"
         ):
-            load_any(LoadSpec(str(model), gpu_layers=2, **spec))  # type: ignore[arg-type]
+            load_any(LoadSpec(str(model), gpu_layers=2, **spec))
 
 
 def test_a_device_that_is_not_there_is_named(library: Library, model: Path):

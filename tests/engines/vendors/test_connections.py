@@ -164,7 +164,7 @@ async def test_a_vendor_that_reads_no_more_keeps_no_connection():
             asking = group.create_task(ask(provider, b"x" * 16_000_000, seconds=600))
             await await_until(lambda: vendor.requests == 1, what="the vendor is asked")
             asking.cancel()  # the client leaves
-        await await_until(lambda: count_connections(vendor.port) == 0, 30, "the connection is closed")
+        await await_until(lambda: count_connections(vendor.port) == 0, 10, "the connection is closed")
 
 
 async def test_a_request_that_leaves_passes_its_turn_on():

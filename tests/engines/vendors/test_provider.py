@@ -146,7 +146,7 @@ async def test_nobody_waits_for_the_end_of_a_complete_stream(
         assert upstream.open == 1
         monkeypatch.undo()
         assert await read(provider, "fake-stall-at-after-done") == "".join(WORDS)
-        await await_until(lambda: upstream.open == 1, what="the second stalled connection is closed")
+        await await_until(lambda: upstream.open == 1, 20, "the second stalled connection is closed")
 
 
 async def test_a_slow_reader_is_no_stall_of_the_vendor(upstream: ScriptedUpstream):
@@ -186,7 +186,7 @@ async def test_a_request_that_is_left_closes_its_connection(
             await asyncio.sleep(0.1)  # the answer may begin
             asking.cancel()
         assert asking.cancelled() and len(upstream.requests) == 1
-        await await_until(lambda: upstream.left == 1 and upstream.open == 0, what="the connection is closed")
+        await await_until(lambda: upstream.left == 1 and upstream.open == 0, 10, "the connection is closed")
 
 
 async def test_a_request_that_waits_for_a_connection_is_never_sent(upstream: ScriptedUpstream):
