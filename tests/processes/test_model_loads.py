@@ -36,6 +36,7 @@ class Watch:
             raise LoadError("the file is cut short")
         self.hosts._update(self.host, EngineState.READY, scripted_info())
         await self.ended.wait()
+        await self.hosts.may_end.wait()
 
     def forbid_restart(self) -> None:
         self.ended.set()
@@ -58,6 +59,9 @@ class Hosts(EngineHosts):
         models = tuple(ModelSettings(name=name, path="no file", load="request") for name in "abc")
         self.told: list[tuple[str, str]] = []
         self.starts: list[str] = []
+        self.may_end = asyncio.Event()
+        """Set while a host that has unloaded its model ends at once."""
+        self.may_end.set()
         self.broken: set[str] = set()
         self.idle: dict[str, float | None] = {"a": 5.0, "b": 7.0, "c": 1.0}
         super().__init__(Settings(models=models), tmp_path, "", self._hear, lambda: None)
@@ -121,6 +125,24 @@ async def test_the_longest_idle_model_makes_room(tmp_path: Any) -> None:
         loads.request("b")
         await hosts.until("b", "ready")
         assert hosts.latest("a") == "parked"
+
+
+async def test_a_load_waits_for_a_host_that_ends_by_itself(tmp_path: Any) -> None:
+    hosts = Hosts(tmp_path)
+    async with loading(hosts, 10) as loads:
+        loads.request("a")
+        await hosts.until("a", "ready")
+        (host,) = hosts.list_running()
+        hosts.may_end.clear()
+        hosts.idle["a"] = None  # it answers no order
+        hosts._receive(host, Status(ChildState.UNLOADED))
+        loads.request("b")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (hosts.latest("b"), hosts.starts) == ("loading", ["a"])
+        hosts.may_end.set()
+        await hosts.until("b", "ready")
+        assert [state for name, state in hosts.told if name == "b"] == ["loading", "ready"]
 
 
 async def test_models_in_use_stay_and_the_load_is_refused(tmp_path: Any) -> None:

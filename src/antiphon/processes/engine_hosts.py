@@ -82,6 +82,8 @@ class EngineHost(Struct, eq=False):
     """For a model loaded on request: whether its host was started and has not ended."""
     is_ready: bool = False
     """For a model loaded on request: whether its host has loaded it."""
+    is_unloaded: bool = False
+    """For a model loaded on request: whether its host has unloaded it, and ends now."""
     memory: int = 0
     """For a model loaded on request: its size in memory in bytes."""
     problem: str = ""
@@ -200,7 +202,8 @@ class EngineHosts:
     def prepare_restart(self, host: EngineHost) -> None:
         """Prepares the host of a parked model for its next start."""
         host.watch = self._create_watch(host.model, host.name, lambda: host)
-        host.error, host.problem, host.is_ready, host.is_running = None, "", False, True
+        host.error, host.problem = None, ""
+        host.is_running, host.is_ready, host.is_unloaded = True, False, False
         host.end.clear()
 
     def _create_watch(
@@ -222,6 +225,7 @@ class EngineHosts:
     def _receive(self, host: EngineHost, status: Status) -> None:
         """Passes a host's report to `send_order`. A host that has unloaded is not restarted."""
         if status.state is ChildState.UNLOADED:
+            host.is_unloaded = True
             host.watch.forbid_restart()
         if host.order_reply is not None and not host.order_reply.done():
             host.order_reply.set_result(status)

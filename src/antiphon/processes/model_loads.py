@@ -97,10 +97,15 @@ class ModelLoads(Struct):
         possible."""
         in_use: set[EngineHost] = set()
         while (free_bytes := self._measure_free_budget()) < needed_bytes:
+            if unloaded := [host for host in self.hosts.list_running() if host.is_unloaded]:
+                await unloaded[0].end.wait()  # which frees its memory
+                continue
             sizes = {host: host.memory for host in self.hosts.list_running() if host not in in_use}
             idle_s = await self._ask_idle_seconds([host for host in sizes if host.is_ready])
             unloads = choose_unloads(needed_bytes - free_bytes, sizes, idle_s)
             if not unloads:
+                if any(host.is_unloaded for host in self.hosts.list_running()):
+                    continue  # one became idle while it was asked
                 raise LoadError(
                     f"the model {new_host.model.name} cannot be loaded now: it needs "
                     f"{needed_bytes / GIB:.2f} GiB of memory, {max(0, free_bytes) / GIB:.2f} GiB are free, "
