@@ -22,7 +22,6 @@ from tests.parameters.cases_sgp import (
 from tests.parameters.registry import OUT, Answer, Asker, case
 from tests.parameters.spots import JAMAI_CHAT, JAMAI_EMBEDDINGS, JAMAI_MESSAGE, JAMAI_RERANK
 
-UNSURE = [{"role": "user", "content": "What is two plus two?"}]
 THINKING: Any = {"messages": [{"role": "user", "content": "Is it free?"}], "max_tokens": 60}
 
 case(JAMAI_CHAT, "presence_penalty", endless_story, 2, -2)(punished_tokens_repeat_less)
@@ -65,13 +64,13 @@ def a_stream_ends_with_the_usage_and_a_mark(whole: Answer, streamed: Answer) -> 
     assert last["choices"] == [] and last["usage"]["total_tokens"] == whole.usage["total_tokens"]
 
 
-@case(JAMAI_CHAT, "temperature", {"messages": UNSURE}, -0.1, 0, 2, 2.1)
+@case(JAMAI_CHAT, "temperature", {"n": 16}, -0.1, 0, 2, 2.1)
 def temperatures_of_0_to_2_are_taken(low: Answer, zero: Answer, two: Answer, high: Answer) -> None:
     assert [each.status for each in (low, zero, two, high)] == [422, 200, 200, 422]
-    assert zero.text != two.text
+    assert len(set(zero.texts)) == 1 < len(set(two.texts))
 
 
-@case(JAMAI_CHAT, "top_p", {"n": 8, "temperature": 1.5, "max_tokens": 10}, 0.001, 1, 0.0001)
+@case(JAMAI_CHAT, "top_p", {"n": 16, "temperature": 1.5, "max_tokens": 10}, 0.001, 1, 0.0001)
 def a_narrow_cut_leaves_one_text(narrow: Answer, wide: Answer, refused: Answer) -> None:
     assert len(set(narrow.texts)) == 1 < len(set(wide.texts))
     assert refused.status == 422 and "top_p" in refused.refusal
