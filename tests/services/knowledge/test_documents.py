@@ -1,6 +1,7 @@
 """Documents of knowledge tables: read in the background, once, by one process, and resumed by another."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from antiphon.retrieval.base import (
 )
 from antiphon.retrieval.knowledge import FileUpload, TableRequest, TableSearch
 from antiphon.services.knowledge import documents
+from antiphon.services.knowledge.uploads import UploadFolder
 from antiphon.testing import EmbeddingScript
 from tests.support.knowledge import ALICE, Knowledge, build_context, open_service
 from tests.support.waiting import PATIENCE
@@ -310,6 +312,30 @@ async def test_an_error_that_stays_fails_the_document(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="it broke"):
             await add(at, "a.txt", "apples")
         assert (await wait_for(at, DocumentState.FAILED)).error == "it broke"
+
+
+async def test_a_file_sent_again_while_it_fails_fails_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_removing, may_remove = threading.Event(), threading.Event()
+    remove = UploadFolder.remove
+
+    def wait_and_remove(folder: UploadFolder, upload_id: str) -> None:
+        is_removing.set()
+        assert may_remove.wait(PATIENCE)
+        remove(folder, upload_id)
+
+    monkeypatch.setattr(UploadFolder, "remove", wait_and_remove)
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        upload = FileUpload("a.json", b'{"a": ')
+        await at.service.add_document("t", upload, build_context())
+        await until(is_removing.is_set)
+        again = await at.service.add_document("t", upload, build_context())
+        assert again.state is DocumentState.INDEXING
+        may_remove.set()
+        await until(lambda: at.list_uploads() == [] and not at.jobs._results)
+        await wait_for(at, DocumentState.FAILED)
 
 
 async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:

@@ -282,6 +282,7 @@ class DocumentJob:
                 raise  # a later job continues
             await self._mark_failed(document, error)
             await asyncio.to_thread(dependencies.uploads.remove, order.id)
+            await self._fail(document, error)  # the same file can have been uploaded before the removal
             raise
         await asyncio.to_thread(dependencies.uploads.remove, order.id)
         return document
@@ -425,13 +426,17 @@ class DocumentJob:
 
     async def _mark_failed(self, document: DocumentInfo | None, error: AntiphonError) -> None:
         """Sets the document to FAILED, with the error, and logs the failure."""
+        await self._fail(document, error)
+        record("knowledge_document_failed", logging.INFO, code=error.code, request_id=self._order.request_id)
+
+    async def _fail(self, document: DocumentInfo | None, error: AntiphonError) -> None:
+        """Sets the document to FAILED, with the error, if it is INDEXING."""
         order = self._order
         if document is not None:
             with suppress(NotFound):
                 await self._dependencies.index.fail_document(
                     order.project, order.table, document.id, error.message
                 )
-        record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
 
     async def _retry_model(self, call: Callable[[], Awaitable[T]]) -> T:
         """Makes a call of the embedding model, and repeats it as `_retry` does. While the model is
