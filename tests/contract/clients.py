@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.trust import ONE, VARIABLE
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600
 """Seconds for all calls of one script. The first one also compiles what it imports."""
@@ -103,8 +105,10 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "PYTHONSAFEPATH": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    VARIABLE: str(ONE),
 }
-"""No folder of a script hides a package, and LiteLLM fetches no list of prices when it is imported."""
+"""No folder of a script hides a package, LiteLLM fetches no list of prices when it is imported, and no
+client reads all certificates of the machine."""
 
 SDKS = Client("sdks/bin/python", "sdks/drive.py")
 SCENARIOS = {

@@ -180,10 +180,10 @@ def test_the_default_is_16_tokens_and_end_tokens_can_be_ignored(line: Line) -> N
     usual, few = line.answers({"ignore_eos": True}, {"ignore_eos": True, "max_tokens": 5})
     assert [answer["usage"]["completion_tokens"] for answer in (usual, few)] == [16, 5]
     assert usual["choices"][0]["finish_reason"] == few["choices"][0]["finish_reason"] == "length"
-    asked = {"prompt": ENDING, "temperature": 0, "max_tokens": 400}
+    asked = {"prompt": ENDING, "temperature": 0, "max_tokens": 100}
     stopped, went_on = line.answers(asked, asked | {"ignore_eos": True})
     assert stopped["choices"][0]["finish_reason"] == "stop"
-    assert went_on["usage"]["completion_tokens"] == 400 > stopped["usage"]["completion_tokens"]
+    assert went_on["usage"]["completion_tokens"] == 100 > stopped["usage"]["completion_tokens"]
 
 
 def test_too_many_tokens_are_fewer_or_an_error_as_is_asked(line: Line) -> None:
@@ -252,7 +252,7 @@ def test_what_leaves_one_token_is_greedy(line: Line, fields: Any) -> None:
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
 def test_penalties_act_in_both_directions(line: Line, name: str) -> None:
     neutral = 1 if name == "repetition_penalty" else 0
-    asked = GREEDY | {"max_tokens": 80}
+    asked = GREEDY | {"max_tokens": 50}
     usual, unset, high, low = line.texts(
         asked, asked | {name: neutral}, asked | {name: 2}, asked | {name: 0.2 if neutral else -2}
     )
@@ -271,7 +271,7 @@ def test_one_to_a_hundred_and_twenty_eight_choices(line: Line) -> None:
 
 
 def test_json_is_made_of_any_object_or_of_a_schema(line: Line) -> None:
-    hot = {"temperature": 1.5, "seed": 3, "max_tokens": 150}
+    hot = {"temperature": 1.5, "seed": 3, "max_tokens": 80}
     formats: Any = [{"type": "json_object"}, {"type": "json_object", "schema": PERSON}]
     text, shaped = line.answers(*(hot | {"response_format": form} for form in formats))
     assert shaped["choices"][0]["finish_reason"] == "stop"

@@ -54,19 +54,28 @@ def attack(folder: Path, *options: str, excluded: str = EXCLUDED, keyed: bool = 
         assert not running.records("internal_error")
 
 
+ADMIN = ("--include-path-regex", "^/admin/|^/jamai/api/v2/pats")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_a_few_requests_for_each_path(tmp_path: Path) -> None:
-    phases = ("--phases", "examples,fuzzing", "--max-examples", "8", "--seed", "6")
+@pytest.mark.parametrize("count", [3, pytest.param(8, marks=pytest.mark.soak)])
+def test_a_few_requests_for_each_path(tmp_path: Path, count: int) -> None:
+    phases = ("--phases", "examples,fuzzing", "--max-examples", str(count), "--seed", "6")
     attack(tmp_path, *phases, "--exclude-path-regex", NOT_HERE)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_a_few_requests_for_each_path_of_the_admin_api(tmp_path: Path) -> None:
-    phases = ("--phases", "examples,coverage,fuzzing", "--max-examples", "2", "--seed", "6")
-    paths = ("--include-path-regex", "^/admin/|^/jamai/api/v2/pats")
-    attack(tmp_path, *phases, *paths, excluded=KEYED, keyed=True)
+    phases = ("--phases", "examples,fuzzing", "--max-examples", "2", "--seed", "6")
+    attack(tmp_path, *phases, *ADMIN, excluded=KEYED, keyed=True)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.soak
+def test_each_boundary_of_each_field_of_the_admin_api(tmp_path: Path) -> None:
+    attack(tmp_path, "--phases", "coverage", "--seed", "6", *ADMIN, excluded=KEYED, keyed=True)
 
 
 @pytest.mark.timeout(3600)

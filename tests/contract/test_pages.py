@@ -235,7 +235,7 @@ def test_fireworks_echo(fireworks: Asked) -> None:
     assert first == 0 and others and max(others) < 0, "nothing stands before the first: its number says so"
 
 
-REPEATING: dict[str, Any] = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+REPEATING: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
 
 
 def repeated(texts: list[str]) -> float:
@@ -319,7 +319,7 @@ SCHEMA = {
 
 
 def test_fireworks_response_format(fireworks: Asked) -> None:
-    hot: dict[str, Any] = {"temperature": 1, "seed": 1, "max_tokens": 200}
+    hot: dict[str, Any] = {"temperature": 1, "seed": 1, "max_tokens": 60}
     found = json.loads(fireworks.text(**hot, response_format={"type": "json_object", "schema": SCHEMA}))
     assert found.keys() == {"age"} and 0 <= found["age"] <= 120
     assert fireworks.text(**hot, response_format={"type": "json_object"}).startswith("{")

@@ -80,8 +80,9 @@ def widened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def test_greedy_output_is_the_references_token_for_token(widened: Path) -> None:
-    rows = recorded("cantor_greedy.json")
+@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.soak)])
+async def test_greedy_output_is_the_references_token_for_token(widened: Path, count: int) -> None:
+    rows = recorded("cantor_greedy.json")[:count]
     compared, worst = 0, 0.0
     async with loaded(LoadSpec(str(widened), sequences=4, exact=True, kv_type="f32", threads=1)) as engine:
         ends = set((await engine.vocabulary()).end_ids)
@@ -96,7 +97,7 @@ async def test_greedy_output_is_the_references_token_for_token(widened: Path) ->
                 if token in ends:
                     assert len(said.tokens) == place + 1, "the end token ends the sequence"
                     break
-    assert len(rows) == 50 and compared > 500
+    assert len(rows) == count and compared > 10 * count
     assert worst < SCORE
 
 

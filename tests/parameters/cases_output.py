@@ -96,7 +96,7 @@ def so_many_alternatives(without: Answer, chosen: Answer, three: Answer) -> None
     assert all(len(each) in {3, 4} for each in scores[1]["top_logprobs"])
 
 
-@case(CHATS, "logprobs", {}, False, True)
+@case(CHATS, "logprobs", {"max_tokens": 16}, False, True)
 def each_token_is_scored(without: Answer, scored: Answer) -> None:
     assert without.choices[0]["logprobs"] is None
     entries = scored.choices[0]["logprobs"]["content"]

@@ -5,7 +5,7 @@ from typing import Any
 from tests.parameters.registry import OUT, Answer, Asker, case
 from tests.parameters.spots import CHATS, GENERATING, SEEDED, TEXTS, UNENDED
 
-MANY = {"n": 8, "max_tokens": 10, "temperature": 1.5, "seed": 1}
+MANY = {"n": 4, "max_tokens": 8, "temperature": 1.5, "seed": 1}
 """A wide distribution, drawn from several times; alike for all values of a field."""
 
 
@@ -14,7 +14,7 @@ def varied(answer: Answer) -> int:
     return len(set(answer.texts))
 
 
-@case(SEEDED, "temperature", {"n": 6, "max_tokens": 10, "seed": 1}, 0, 2)
+@case(SEEDED, "temperature", {"n": 3, "max_tokens": 8, "seed": 1}, 0, 2)
 def zero_is_greedy_and_two_is_not(cold: Answer, hot: Answer) -> None:
     assert varied(cold) == 1 < varied(hot)
 
@@ -39,7 +39,7 @@ def the_same_seed_draws_the_same(one: Answer, other: Answer, again: Answer) -> N
     assert one.texts == again.texts != other.texts
 
 
-LONG = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+LONG = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
 
 
 def repeated(answer: Answer) -> float:

@@ -144,7 +144,7 @@ class Asker:
             if page["data"]:
                 found: Mapping[str, Any] = page["data"][0]
                 return found
-            time.sleep(0.05)
+            time.sleep(0.2)
         raise AssertionError("no entry came")
 
 

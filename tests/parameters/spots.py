@@ -31,7 +31,7 @@ CALL_TALK = [
     {"role": "assistant", "tool_calls": [CALLED]},
     {"role": "tool", "tool_call_id": "call-1", "content": '{"weather": "rain"}'},
 ]
-SHORT = {"model": "cantor", "max_tokens": 16, "temperature": 0}
+SHORT = {"model": "cantor", "max_tokens": 10, "temperature": 0}
 TALK: dict[str, Any] = SHORT | {"messages": [{"role": "user", "content": "Who are you?"}]}
 TELL = SHORT | {"prompt": STORY}
 TOOLED = SHORT | {"max_tokens": 60, "messages": [USER], "tools": [WEATHER]}
@@ -162,7 +162,7 @@ SGP_TEXT = (Spot("sgp", SgpScope.TEXT, SgpScope.TEXT, TELL),)
 SGP_MESSAGE = (Spot("sgp", SgpScope.MESSAGE, SgpScope.CHAT, TALK, ("messages", -1)),)
 SGP_IMAGE_URL = (Spot("sgp", SgpScope.IMAGE_URL, SgpScope.CHAT, SHOWN, (*PART_PATH, "image_url")),)
 
-OLD_SHORT = {"model": "cantor", "model_parameters": {"temperature": 0, "max_tokens": 16}}
+OLD_SHORT = {"model": "cantor", "model_parameters": {"temperature": 0, "max_tokens": 10}}
 OLD_CHAT = (
     Spot("sgp", LegacyScope.CHAT, LegacyScope.CHAT, OLD_SHORT | {"messages": [{"content": "Who are you?"}]}),
 )

@@ -329,10 +329,17 @@ async def test_a_hostile_caller_delays_none_of_the_others():
     """With real processes: whoever holds both places holds them for one rendering."""
     ended_before: list[int] = []
     """How many of the flood had ended when a rendering for the others began."""
+    held = 0
+    both_places_are_held = asyncio.Event()
 
     async def note_turn(target, payload, limits):
+        nonlocal held
         if payload["template"] == SHORT:
             ended_before.append(sum(job.done() for job in flood))
+        else:
+            held += 1
+            if held == HELPER_LIMITS.at_once:
+                both_places_are_held.set()
         return await briefly(target, payload, limits)
 
     engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(note_turn))
@@ -347,12 +354,7 @@ async def test_a_hostile_caller_delays_none_of_the_others():
 
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
-        await asyncio.sleep(0)
-        while (
-            len(descendants(os.getpid(), "antiphon.processes.sandbox", recursive=False))
-            < HELPER_LIMITS.at_once
-        ):
-            await asyncio.sleep(0.01)
+        await both_places_are_held.wait()
         ended = sum(job.done() for job in flood)
         assert (await ask("ada", honest)).choices[0].text == "ok"
         assert ended_before[0] - ended <= HELPER_LIMITS.at_once + 1
