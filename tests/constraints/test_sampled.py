@@ -100,7 +100,7 @@ async def require_schemas_kept(schemas: Sequence[Any], count: int) -> None:
     "part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))]
 )
 async def test_every_schema_is_refused_by_name_or_kept(part: int) -> None:
-    """One part in four: the walks of test_walks and test_collected take every schema without an engine."""
+    """One part of four; the soak takes all. test_walks and test_kept walk masks without an engine."""
     await require_schemas_kept(SCHEMAS[part::PARTS], 1)
 
 

@@ -15,6 +15,7 @@ from antiphon.retrieval.base import (
     SizeUnit,
     TableSettings,
 )
+from antiphon.retrieval.sqlite.catalog import MOST_OPEN
 from tests.retrieval.knowledge import (
     PROJECT,
     VECTORS,
@@ -249,9 +250,9 @@ async def test_a_changed_chunk_takes_only_what_it_adds(open_index: OpenIndex) ->
 
 
 async def test_more_tables_than_stay_open_are_usable(index: KnowledgeIndex) -> None:
-    names = [f"table {number}" for number in range(40)]
+    names = [f"table {number}" for number in range(MOST_OPEN + 2)]
     for name in names:
         await index.create_table(PROJECT, TableSettings(name))
         await index.add_chunks(PROJECT, name, make_chunks([f"apple of {name}"]))
     assert [await find(index, name, "apple") for name in names] == [[f"apple of {name}"] for name in names]
-    assert (await index.count_usage(PROJECT)).chunks == 40
+    assert (await index.count_usage(PROJECT)).chunks == len(names)
