@@ -283,7 +283,7 @@ def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
         assert server.process.poll() is None
 
 
-def test_a_dying_http_process_is_restarted_and_ends_the_server_in_time() -> None:
+def test_a_dying_http_process_returns_twice_and_no_more() -> None:
     """Each knows the engine's state; the third death in a minute is the last."""
     with serving() as server:
         wait_until(lambda: server.states() == ["ready"], what="news")
