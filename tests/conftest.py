@@ -1,6 +1,5 @@
 """What every test shares: the event loop that async tests run on, and no skips where none are allowed."""
 
-import gc
 import os
 import signal
 import sys
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.support.collector import *  # noqa: F403
 from tests.support.cpu_seconds import *  # noqa: F403
 from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
 from tests.support.trust import trust_nobody
@@ -36,12 +36,6 @@ hypothesis.settings.load_profile("antiphon")
 for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, answer)
-
-
-def pytest_collection_finish() -> None:
-    """The collector never looks at what importing the tests made, which is most of all there is."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,9 +31,9 @@ EFFECTS = {
 }
 
 
-def effects(names: list[str], path: str = "") -> list[str]:
+def effects(names: list[str], path: str = "", dependencies: list[str] = DEPENDENCIES) -> list[str]:
     """What importing does, and what it prints, in a fresh interpreter without the caller's environment."""
-    command = [sys.executable, str(SCRIPT), json.dumps(names), json.dumps(DEPENDENCIES)]
+    command = [sys.executable, str(SCRIPT), json.dumps(names), json.dumps(dependencies)]
     env = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin"}
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return run.stdout.splitlines() + run.stderr.splitlines()
@@ -48,5 +48,5 @@ def test_an_effect_is_found(tmp_path):
     harmless = "import json, pathlib\ntext = pathlib.Path('/dev/null').read_text()"
     for name, body in {**EFFECTS, "reads": harmless, "says": "print('hello')"}.items():
         (tmp_path / f"{name}.py").write_text(body)
-    found = effects([*EFFECTS, "reads", "says"], path=str(tmp_path))
+    found = effects([*EFFECTS, "reads", "says"], path=str(tmp_path), dependencies=[])
     assert {line.partition(" ")[0] for line in found} == {*EFFECTS, "hello"}

@@ -4,7 +4,7 @@ without a key, whether the document lists it or not."""
 import pytest
 
 from tests.http.test_admin import keyed
-from tests.support.http_server import PUBLIC, targets_of
+from tests.support.http_server import PUBLIC, targets_of, thin_out
 
 HOST = "host: localhost"
 OVERRIDES = "x-http-method-override: GET\r\nx-method-override: GET\r\nx-http-method: GET"
@@ -79,8 +79,12 @@ async def targets(server):
     }
 
 
-async def test_no_spelling_of_any_route_gets_around_the_keys(server):
-    asked = [each for each in await targets(server) if each[1] not in PUBLIC]
+STEPS = [10, pytest.param(1, marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_no_spelling_of_any_route_gets_around_the_keys(server, step):
+    asked = [each for each in thin_out(await targets(server), step) if each[1] not in PUBLIC]
     assert len(asked) > 60
     for method, path in asked:
         found = await statuses(server, spellings(method, path))
@@ -99,8 +103,9 @@ HOSTS = ("", f"{HOST}\r\nHost: x", "host: x/health?", "host: a/docs#", "host: lo
 """None, two, and what is none."""
 
 
-async def test_what_names_no_host_or_two_is_refused_on_every_route(server):
-    for method, path in await targets(server):
+@pytest.mark.parametrize("step", STEPS)
+async def test_what_names_no_host_or_two_is_refused_on_every_route(server, step):
+    for method, path in thin_out(await targets(server), step):
         requests = {hosts: f"{method} {path} HTTP/1.1\r\n{hosts}".rstrip("\r\n") for hosts in HOSTS}
         found = await statuses(server, requests)
         assert set(found.values()) == {400}, (method, path, found)

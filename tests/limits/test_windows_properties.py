@@ -136,11 +136,19 @@ async def saturated(trial: Trial, amount: int, size: int, minutes: int, step: fl
     assert all(late - early >= 60 for early, late in zip(taken, taken[fit:], strict=False))
 
 
+@pytest.mark.parametrize("minutes", [3, pytest.param(10, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("amount", "size"), [(600, 1), (20_000, 37), (7, 1)])
-async def test_steady_callers_get_at_least_99_percent_of_a_limit(amount, size):
-    await saturated(Trial(None), amount, size, minutes=10, step=0.01)
+async def test_steady_callers_get_at_least_99_percent_of_a_limit(amount, size, minutes):
+    await saturated(Trial(None), amount, size, minutes, step=0.03 if minutes < 10 else 0.01)
 
 
-@pytest.mark.parametrize(("amount", "size"), [(600, 1), (20_000, 37)])
-async def test_and_they_do_in_redis(redis_server, amount, size):
-    await saturated(Trial(redis_server.url), amount, size, minutes=3, step=0.1)
+@pytest.mark.parametrize(
+    ("amount", "size", "minutes", "step"),
+    [
+        (200, 1, 2, 0.25),
+        pytest.param(600, 1, 3, 0.1, marks=pytest.mark.soak),
+        pytest.param(20_000, 37, 3, 0.1, marks=pytest.mark.soak),
+    ],
+)
+async def test_and_they_do_in_redis(redis_server, amount, size, minutes, step):
+    await saturated(Trial(redis_server.url), amount, size, minutes, step)

@@ -148,8 +148,6 @@ def refused(**asked: object) -> tuple[int, str, list[str]]:
 def test_the_knowledge_process_starts_when_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with serving(knowledge=str(tmp_path)) as server:
-        assert descendants(server.process.pid, KNOWLEDGE) == []
     monkeypatch.setenv("STANDIN_KNOWLEDGE", "1")
     with serving(knowledge=str(tmp_path)) as server:
         wait_until(lambda: len(descendants(server.process.pid, KNOWLEDGE)) == 1, what="the process")
@@ -168,8 +166,9 @@ def test_the_knowledge_process_starts_when_it_is_needed(
 # --- start --------------------------------------------------------------------------------------------------
 
 
-def test_it_says_where_it_listens_when_everything_is_up() -> None:
-    with serving(models=["cantor", "a model with spaces/and a slash"]) as server:
+def test_it_says_where_it_listens_when_everything_is_up(tmp_path: Path) -> None:
+    with serving(models=["cantor", "a model with spaces/and a slash"], knowledge=str(tmp_path)) as server:
+        assert descendants(server.process.pid, KNOWLEDGE) == [], "nobody needs it yet"
         assert server.url.startswith("http://127.0.0.1:")
         assert len(descendants(server.process.pid, HOST)) == 2
         assert len(descendants(server.process.pid, HTTP)) == 1
@@ -284,17 +283,14 @@ def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
         assert server.process.poll() is None
 
 
-def test_a_restarted_http_process_knows_the_engines_state() -> None:
+def test_a_dying_http_process_returns_twice_and_no_more() -> None:
+    """Each knows the engine's state; the third death in a minute is the last."""
     with serving() as server:
         wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
         assert server.knows()["pid"] != dead
         wait_until(lambda: server.states() == ["ready"], what="the news of another")
-
-
-def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
-    with serving() as server:
-        for _ in range(3):
+        for _ in range(2):
             server.kill_http()
         assert server.process.wait(PATIENCE) == 1
         assert server.process.stderr is not None
@@ -323,7 +319,14 @@ def test_a_dying_http_process_rests_while_the_others_serve() -> None:
 # --- ends ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGTERM, signal.SIGINT)),
+        signal.SIGHUP,  # the same handler; other tests here end servers by the other two
+        signal.SIGKILL,
+    ],
+)
 def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) -> None:
     with serving(models=["a", "b"]) as server:
         family = server.family()

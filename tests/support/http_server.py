@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
+from antiphon.dialects.jamai.features import FEATURES
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
@@ -47,6 +48,9 @@ PUBLIC = frozenset(
     {"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
 )
 """Paths that need no key, because they contain no data."""
+
+MISSING_PARTS = tuple(f"/jamai/api/{path}" for path in FEATURES)
+"""Beginnings of the paths of what JamAI Base has and this server has not."""
 
 TOO_LATE = 5.0
 """Maximum seconds of a refusal. It usually takes milliseconds, or tens of them for the largest bodies."""
@@ -312,6 +316,14 @@ def targets_of(edge: AppState) -> list[tuple[str, str]]:
         for endpoint in list_endpoints(edge)
         for path in endpoint.paths
     ]
+
+
+def thin_out(targets: Iterable[tuple[str, str]], step: int) -> list[tuple[str, str]]:
+    """Returns the methods and paths of all routes, but only every `step`-th of those that refuse a missing
+    part of JamAI Base: these differ only in their paths, and are more than all others."""
+    ordered = sorted(targets)
+    missing = {target for target in ordered if target[1].startswith(MISSING_PARTS)}
+    return [target for target in ordered if target not in missing] + sorted(missing)[::step]
 
 
 async def gone(collection: Any, seconds: float = PATIENCE) -> None:

@@ -161,16 +161,24 @@ async def test_that_test_fails_where_the_cache_ignores_adapters(models, adapters
         await hold_apart(models, adapters, LAYOUTS[layout], NEAR)
 
 
-@pytest.mark.parametrize(("rank", "seed", "threads"), [(4, 1, 1), (8, 2, 2), (16, 3, 1)])
-async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path, rank, seed, threads):
+@pytest.mark.parametrize(
+    ("rank", "seed", "threads", "users"),
+    [
+        (4, 1, 1, 3),
+        (8, 2, 2, 3),
+        (16, 3, 1, 3),
+        *(pytest.param(*each, 8, marks=pytest.mark.soak) for each in ((4, 1, 1), (8, 2, 2), (16, 3, 1))),
+    ],
+)
+async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path, rank, seed, threads, users):
     path = tmp_path / "adapter.gguf"
     digest = write_adapter(path, CANTOR, rank, seed, 0.5)
-    prompts = [(1, *range(300 + 20 * user, 310 + 21 * user)) for user in range(8)]
-    async with loaded(CANTOR, exact=True, sequences=8, threads=threads) as engine:
+    prompts = [(1, *range(300 + 20 * user, 310 + 21 * user)) for user in range(users)]
+    async with loaded(CANTOR, exact=True, sequences=users, threads=threads) as engine:
         await engine.add_adapter(digest, str(path))
-        wanted = [request(prompt, 10 + 3 * user, adapter=digest) for user, prompt in enumerate(prompts)]
+        wanted = [request(prompt, 6 + 3 * user, adapter=digest) for user, prompt in enumerate(prompts)]
         alone = [await say(engine, one) for one in wanted]
-        crowd = [*wanted, *(request(prompt, 14) for prompt in prompts)]
+        crowd = [*wanted, *(request(prompt, 8) for prompt in prompts)]
         together = await asyncio.gather(*(say(engine, one) for one in crowd))
         for found, expected in zip(together, alone, strict=False):
             assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
@@ -297,7 +305,7 @@ async def test_a_corrupt_adapter_is_refused_and_nothing_else_disturbed(models, a
     digest = next(iter(adapters))
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
         await engine.add_adapter(digest, adapters[digest])
-        long = [request(max_tokens=200, adapter=name) for name in (digest, None)]
+        long = [request(max_tokens=60, adapter=name) for name in (digest, None)]
         alone = [await say(engine, one) for one in long]
         async with aclosing(engine.generate(long[0])) as mine, aclosing(engine.generate(long[1])) as other:
             said = [await hear(events, Said(), 3) for events in (mine, other)]
@@ -334,14 +342,14 @@ async def test_an_adapter_that_computes_no_numbers_fails_alone(models, layout, v
     async with loaded(models / "tiny-f32.gguf", sequences=2, **LAYOUTS[layout]) as engine:
         await engine.add_adapter(bad, str(tmp_path / "bad.gguf"))
         prompts = [(1, *range(at, at + 100)) for at in (300, 450, 600)]
-        alone = [await say(engine, request(prompt, 60)) for prompt in prompts]
-        async with aclosing(engine.generate(request(prompts[0], 60))) as other:
+        alone = [await say(engine, request(prompt, 30)) for prompt in prompts]
+        async with aclosing(engine.generate(request(prompts[0], 30))) as other:
             said = await hear(other, Said(), 3)
             with pytest.raises(EngineError, match="give no numbers"):
                 await say(engine, request(adapter=bad))
             assert near(await hear(other, said), alone[0])
         for _ in range(2):
-            together = await asyncio.gather(*(say(engine, request(prompt, 60)) for prompt in prompts))
+            together = await asyncio.gather(*(say(engine, request(prompt, 30)) for prompt in prompts))
             assert all(near(found, expected) for found, expected in zip(together, alone, strict=True))
         steps = (await engine.info()).load.steps
         with pytest.raises(EngineError, match="give no numbers"):

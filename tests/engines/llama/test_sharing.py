@@ -243,9 +243,9 @@ async def test_fewer_cells_than_a_context_shorten_it(models):
         await LlamaTokenEngine().load(LoadSpec(str(models / "tiny-q8_0.gguf"), cells=0))
 
 
-OTHERS = 8
+OTHERS = 6
 """Requests of the other caller, one after another."""
-TICK = 0.02
+TICK = 0.08
 """Seconds of each look at the clock: a step has a few, so long answers outlast every patience."""
 
 
@@ -277,24 +277,24 @@ async def test_a_preempted_answer_goes_on_from_its_own_tokens(models, layout):
     """Siblings of one request and requests alone. What is said of each token is what it scores when the whole
     is read at once."""
     wanted = [
-        request((1, *range(at, at + 20)), 400, 1.0, at, logprobs=0, group=siblings, choice=choice)
+        request((1, *range(at, at + 20)), 120, 1.0, at, logprobs=0, group=siblings, choice=choice)
         for at, siblings, choice in ((300, "g", 0), (300, "g", 1), (400, None, 0), (500, None, 0))
     ]
     wanted = [replace(one, sampling=replace(one.sampling, ignore_eos=True)) for one in wanted]
     async with load_stepped(models / "tiny-f32.gguf", TICK, **LAYOUTS[layout]) as (engine, clock):
         found = await say_beside_another_caller(engine, clock, wanted, request((1, 600), 4))
         for one, (tokens, logprobs, _) in zip(wanted, found, strict=True):
-            assert len(tokens) == 400
+            assert len(tokens) == 120
             expected = await scores(engine, (*one.segments[0].tokens, *tokens))
-            assert logprobs == pytest.approx(expected[-400:], abs=0.2)
+            assert logprobs == pytest.approx(expected[-120:], abs=0.2)
 
 
 @pytest.mark.parametrize("layout", ["pool", "streams"])
 async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
-    shape = Constraint(ConstraintKind.REGEX, "([a-z]{2}-\\d{2} ){40}")
+    shape = Constraint(ConstraintKind.REGEX, "([a-z]{2}-\\d{2} ){12}")
     async with load_stepped(CANTOR, TICK, **LAYOUTS[layout]) as (engine, clock):
         prompt = await tale(engine, 1)
-        wanted = [request(prompt, 450, 1.0, seed, constraint=shape) for seed in range(4)]
+        wanted = [request(prompt, 140, 1.0, seed, constraint=shape) for seed in range(4)]
         found = await say_beside_another_caller(engine, clock, wanted, request((*prompt, 300), 2))
         vocabulary = await engine.vocabulary()
         for tokens, _, _ in found:
@@ -305,15 +305,15 @@ async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
 async def test_a_preempted_exact_answer_has_the_same_bits():
     """Free ones, one whose tokens a constraint forces in part, and one upon the prompt of another."""
     shape = Constraint(
-        ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){14}"
+        ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){5}"
     )
     async with load_stepped(CANTOR, TICK, exact=True) as (engine, clock):
         prompt = await tale(engine, 3)
         wanted = [
-            request(prompt, 400, 1.0, 1, logprobs=0),
-            request((*prompt[:-2], 300), 400, 1.0, 2, logprobs=0),
-            request(prompt, 400, 0.8, 3, constraint=shape),
-            request(prompt[5:], 400, 1.0, 4, logprobs=0),
+            request(prompt, 120, 1.0, 1, logprobs=0),
+            request((*prompt[:-2], 300), 120, 1.0, 2, logprobs=0),
+            request(prompt, 120, 0.8, 3, constraint=shape),
+            request(prompt[5:], 120, 1.0, 4, logprobs=0),
         ]
         for at in (0, 1, 3):
             wanted[at] = replace(wanted[at], sampling=replace(wanted[at].sampling, ignore_eos=True))
@@ -321,4 +321,4 @@ async def test_a_preempted_exact_answer_has_the_same_bits():
         assert (await engine.info()).load.preemptions == 0
         found = await say_beside_another_caller(engine, clock, wanted, request((*prompt, 300), 2))
         assert [one[:2] for one in found] == [one[:2] for one in alone]
-        assert len(alone[2][0]) > 200
+        assert len(alone[2][0]) > 70

@@ -28,7 +28,6 @@ from tests.support.databases import *  # noqa: F403 - fixtures are found by thei
 from tests.support.knowledge_database import *  # noqa: F403
 
 TABLE = VECTORS.name
-BATCHES = 8
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +64,15 @@ def test_the_process_gets_what_the_client_of_postgresql_reads() -> None:
     assert not {"PGSSLROOTCERT", "OPENAI_API_KEY"} & set(filter_environment(environ))
 
 
-async def test_what_is_acknowledged_outlives_kills(tmp_path: Path, knowledge_database: str) -> None:
+@pytest.mark.parametrize("batches", [4, pytest.param(8, marks=pytest.mark.soak)])
+async def test_what_is_acknowledged_outlives_kills(
+    tmp_path: Path, knowledge_database: str, batches: int
+) -> None:
     async with run_without_rest(tmp_path, choose(knowledge_database)) as running:
         client = running.client
         await retry(lambda: client.create_table(PROJECT, VECTORS))
         begun = await retry(lambda: client.begin_document(PROJECT, TABLE, make_document("a")))
-        for batch in range(BATCHES):
+        for batch in range(batches):
             texts = [f"apple {batch} {number}" for number in range(20)]
             put = partial(client.put_chunks, PROJECT, TABLE, begun.id, batch)
             chunks = make_chunks(texts, DIMENSIONS, 100 * batch)
@@ -81,10 +83,10 @@ async def test_what_is_acknowledged_outlives_kills(tmp_path: Path, knowledge_dat
                     running.kill()
         running.kill()
         done = await retry(lambda: client.finish_document(PROJECT, TABLE, begun.id))
-        assert (done.state, done.chunks) == (DocumentState.READY, 20 * BATCHES)
+        assert (done.state, done.chunks) == (DocumentState.READY, 20 * batches)
         query = SearchQuery("apple", make_vector(0), 500, 500)
         hits = await retry(lambda: client.search(PROJECT, TABLE, query))
-        assert len({hit.chunk.text for hit in hits}) == len(hits) == 20 * BATCHES
+        assert len({hit.chunk.text for hit in hits}) == len(hits) == 20 * batches
     assert list_files(tmp_path, "*.db") == []
 
 
