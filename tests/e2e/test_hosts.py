@@ -264,9 +264,10 @@ def test_adapters_are_on_both_hosts(pair: Pair) -> None:
         assert gone.status_code == 404
 
 
-def test_a_reload_changes_the_number_of_hosts(pair: Pair) -> None:
+@pytest.mark.parametrize("counts", [(1, 2), pytest.param((3, 1, 2), marks=pytest.mark.soak)])
+def test_a_reload_changes_the_number_of_hosts(pair: Pair, counts: tuple[int, ...]) -> None:
     before = read_text(pair.chat("first"))
-    for count in (3, 1, 2):
+    for count in counts:
         pair.write(count)
         done = pair.run("reload")
         assert done.returncode == 0, done.stderr
