@@ -12,6 +12,7 @@ from antiphon.cli.doctor.findings import FindingSeverity
 from antiphon.cli.doctor.own_server import find_own_server
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.settings.server import ServerSettings
+from tests.support.commands import run_command
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.pty_screen import CTRL_C, open_screen
@@ -81,15 +82,8 @@ def test_chat_and_bench_skip_an_encoder_and_take_an_alias(
     with serving("--model", str(encoder), "--model", "cantor", "--alias", "gpt-4o=cantor") as server:
 
         def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", "antiphon", arguments[0], "--url", server.url, *arguments[1:]],
-                env=bare_environment(),
-                cwd=tmp_path,
-                input="Who are you?\n",
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=180,
+            return run_command(
+                arguments[0], "--url", server.url, *arguments[1:], cwd=tmp_path, stdin="Who are you?\n"
             )
 
         answers = [said("chat"), said("chat", "--model", "gpt-4o")]

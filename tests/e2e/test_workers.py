@@ -477,7 +477,7 @@ def test_a_replaced_only_process_keeps_limits_and_budgets(one: Operator) -> None
 
 
 def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) -> None:
-    (tmp_path / "antiphon.toml").write_text("[server]\nworkers = 2\ndrain_timeout = 1.0\n")
+    (tmp_path / "antiphon.toml").write_text("[server]\nworkers = 2\ndrain_timeout = 0.2\n")
     with serving(cwd=tmp_path) as server:
         started: list[object] = []
 
@@ -497,7 +497,7 @@ def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) ->
             took = time.monotonic() - begun
             for each in streams:
                 assert "shutting down" in each.result() and "[DONE]" not in each.result()
-        assert took < 1.0 + 15.0
+        assert took < 0.2 + 15.0
 
 
 def test_a_second_signal_ends_all_of_them_at_once() -> None:
