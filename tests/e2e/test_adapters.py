@@ -21,6 +21,8 @@ BACK = 50.0
 """Seconds in which what died is back; it takes about two."""
 
 LONG = {"model": "second", "prompt": "Once upon a time", "temperature": 0}
+BETWEEN = 0.02
+"""Seconds between two requests of a caller who asks all the time."""
 SIZES = ({"max_tokens": 300}, {"max_tokens": 1500}, {"max_tokens": 1500, "n": 12})
 """Of an answer that runs when its adapter is unloaded. The next is asked for if one ended before."""
 
@@ -152,7 +154,7 @@ def test_loading_and_unloading_under_load_changes_nobodys_answer(lender: Lender)
 
     def keep_asking(name: str) -> set[str]:
         said = set()
-        while not stop.is_set():
+        while not stop.wait(BETWEEN):
             said.add(lender.say(name, 32))
         return said
 

@@ -30,7 +30,7 @@ class Asked:
     text: str
     seed: int
 
-    async def stream(self, client: openai.AsyncOpenAI, max_tokens: int = 48) -> str:
+    async def stream(self, client: openai.AsyncOpenAI, max_tokens: int) -> str:
         parts = await client.chat.completions.create(
             model="cantor",
             messages=[{"role": "user", "content": self.text}],
@@ -52,8 +52,8 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("streams", [24, pytest.param(STREAMS, marks=pytest.mark.soak)])
-async def test_streams_over_16_sequences_equal_each_alone(server: Server, streams: int) -> None:
+@pytest.mark.parametrize(("streams", "tokens"), [(24, 24), pytest.param(STREAMS, 48, marks=pytest.mark.soak)])
+async def test_streams_over_16_sequences_equal_each_alone(server: Server, streams: int, tokens: int) -> None:
     """tests/engines/llama has 64 in each `make test`."""
     asked_for = ASKED[:streams]
     limits = httpx2.Limits(max_connections=streams)
@@ -61,8 +61,8 @@ async def test_streams_over_16_sequences_equal_each_alone(server: Server, stream
         base_url=f"{server.url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(limits=limits)
     ) as client:
         async with asyncio.TaskGroup() as group:
-            together = [group.create_task(asked.stream(client)) for asked in asked_for]
-        alone = [await asked.stream(client) for asked in asked_for[::4]]
+            together = [group.create_task(asked.stream(client, tokens)) for asked in asked_for]
+        alone = [await asked.stream(client, tokens) for asked in asked_for[::4]]
     assert [task.result() for task in together][::4] == alone
 
 

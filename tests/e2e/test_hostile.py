@@ -71,7 +71,7 @@ class Gaps:
 
     async def stream(self) -> None:
         """One answer, to its end."""
-        asked = body(stream=True, ignore_eos=True, max_tokens=600)
+        asked = body(stream=True, ignore_eos=True, max_tokens=300)
         before = None
         async with self._client.stream("POST", "/v1/chat/completions", content=asked) as answer:
             assert answer.status_code == 200

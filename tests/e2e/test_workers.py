@@ -481,7 +481,7 @@ def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) ->
     with serving(cwd=tmp_path) as server:
         started: list[object] = []
 
-        endless = json.dumps(LONG | {"n": 8, "ignore_eos": True})
+        endless = json.dumps(LONG | {"n": 2, "ignore_eos": True})
 
         def stream(line: Line) -> str:
             line.connection.request("POST", "/v1/completions", endless, {"content-type": "application/json"})
@@ -503,7 +503,10 @@ def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) ->
 def test_a_second_signal_ends_all_of_them_at_once() -> None:
     with serving("--workers", "2", env={"ANTIPHON_DRAIN_TIMEOUT": "60"}) as server:
         family = server.supervisor.children()
-        with server.client() as client, client.stream("POST", "/v1/completions", json=ENDLESS) as stream:
+        with (
+            server.client() as client,
+            client.stream("POST", "/v1/completions", json=ENDLESS | {"n": 1}) as stream,
+        ):
             read_event(stream.iter_lines())
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
