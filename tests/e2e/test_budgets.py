@@ -22,7 +22,7 @@ ROOM = 40
 
 
 class Place:
-    """A server with keys, its operator, and a key with a budget."""
+    """A server with keys, its operator, and a key of its own with a budget."""
 
     def __init__(self, server: Server, home: Path) -> None:
         self.server = server
@@ -60,15 +60,23 @@ def _bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("budgets") / "home"
+
+
+@pytest.fixture(scope="module")
+def keyed(home: Path) -> Iterator[Server]:
+    with serving(env={"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}) as server:
+        yield server
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    home = tmp_path / "home"
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
-    with serving(env=env) as server:
-        made = Place(server, home)
-        yield made
-        made.operator.close()
-        made.client.close()
+def place(keyed: Server, home: Path) -> Iterator[Place]:
+    made = Place(keyed, home)
+    yield made
+    made.operator.close()
+    made.client.close()
 
 
 def data(reply: httpx2.Response) -> list[Any]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from antiphon.cli.doctor.findings import FindingSeverity
 from antiphon.cli.doctor.own_server import find_own_server
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.settings.server import ServerSettings
+from tests.support.commands import run_command
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.pty_screen import CTRL_C, open_screen
@@ -36,25 +38,40 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
         assert busy.load().decoded_tokens - before < REST, "the generation was cut short"
 
 
-def test_doctor_tells_its_own_server_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.cli.doctor.checks.HEALTH_TIMEOUT", 60.0)
-    home = {"ANTIPHON_HOME": str(tmp_path / "home")}
-    with serving("--host", "localhost", env=home) as server:
-        settings = ServerSettings(port=int(server.url.rpartition(":")[2]))
-        monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path / "other"))
-        found = check_port(settings)
-        assert (found.id, found.severity) == ("port-taken", FindingSeverity.ADVICE)
-        assert "another Antiphon already uses" in found.message
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("commands") / "home"
 
-        monkeypatch.setenv("ANTIPHON_HOME", home["ANTIPHON_HOME"])
-        found = check_port(settings)
-        assert (found.id, found.severity) == ("port", FindingSeverity.OK)
-        assert found.message == f"your server listens on {server.url} (process {server.process.pid})"
-        own = find_own_server(settings)
-        assert own is not None and own.measure_memory() > 10_000_000
-        models, _ = check_models(ServeOptions(models=["cantor"]).load_settings())
-        (memory,) = check_memory(models, own)
-        assert "of them used by the running server" in memory.message
+
+@pytest.fixture(scope="module")
+def two_models(home: Path) -> Iterator[Server]:
+    """A server of an encoder, and of cantor under two names."""
+    encoder = write_encoder(home.with_name("encoder.gguf"))
+    models = ("--model", str(encoder), "--model", "cantor", "--alias", "gpt-4o=cantor")
+    with serving("--host", "localhost", *models, env={"ANTIPHON_HOME": str(home)}) as server:
+        yield server
+
+
+def test_doctor_tells_its_own_server_from_others(
+    two_models: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.cli.doctor.checks.HEALTH_TIMEOUT", 60.0)
+    server = two_models
+    settings = ServerSettings(port=int(server.url.rpartition(":")[2]))
+    monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path / "other"))
+    found = check_port(settings)
+    assert (found.id, found.severity) == ("port-taken", FindingSeverity.ADVICE)
+    assert "another Antiphon already uses" in found.message
+
+    monkeypatch.setenv("ANTIPHON_HOME", str(home))
+    found = check_port(settings)
+    assert (found.id, found.severity) == ("port", FindingSeverity.OK)
+    assert found.message == f"your server listens on {server.url} (process {server.process.pid})"
+    own = find_own_server(settings)
+    assert own is not None and own.measure_memory() > 10_000_000
+    models, _ = check_models(ServeOptions(models=["cantor"]).load_settings())
+    (memory,) = check_memory(models, own)
+    assert "of them used by the running server" in memory.message
 
 
 def test_bench_counts_as_the_engine_does(server: Server) -> None:
@@ -74,28 +91,18 @@ def test_bench_counts_as_the_engine_does(server: Server) -> None:
     assert shown["tokens"] <= made <= shown["tokens"] + 2 * requests
 
 
-def test_chat_and_bench_skip_an_encoder_and_take_an_alias(
-    tmp_path: Path,
-) -> None:
-    encoder = write_encoder(tmp_path / "encoder.gguf")
-    with serving("--model", str(encoder), "--model", "cantor", "--alias", "gpt-4o=cantor") as server:
+def test_chat_and_bench_skip_an_encoder_and_take_an_alias(two_models: Server, tmp_path: Path) -> None:
+    server = two_models
 
-        def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", "antiphon", arguments[0], "--url", server.url, *arguments[1:]],
-                env=bare_environment(),
-                cwd=tmp_path,
-                input="Who are you?\n",
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=180,
-            )
+    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_command(
+            arguments[0], "--url", server.url, *arguments[1:], cwd=tmp_path, stdin="Who are you?\n"
+        )
 
-        answers = [said("chat"), said("chat", "--model", "gpt-4o")]
-        assert {(each.returncode, each.stderr) for each in answers} == {(0, "")}
-        assert all("cantor" in each.stdout for each in answers)
-        refused = said("chat", "--model", "encoder")
-        assert refused.returncode == 1 and "makes vectors or ranks documents" in refused.stderr
-        measured = said("bench", "--requests", "1", "--max-tokens", "4", "--prompt-tokens", "20", "--json")
-        assert json.loads(measured.stdout)["model"] == "cantor"
+    answers = [said("chat"), said("chat", "--model", "gpt-4o")]
+    assert {(each.returncode, each.stderr) for each in answers} == {(0, "")}
+    assert all("cantor" in each.stdout for each in answers)
+    refused = said("chat", "--model", "encoder")
+    assert refused.returncode == 1 and "makes vectors or ranks documents" in refused.stderr
+    measured = said("bench", "--requests", "1", "--max-tokens", "4", "--prompt-tokens", "20", "--json")
+    assert json.loads(measured.stdout)["model"] == "cantor"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import httpx2
 import openai
+import pytest
 
 from tests.support.server import Server, serving, share_of
 
@@ -29,13 +30,13 @@ class Asked:
     text: str
     seed: int
 
-    async def stream(self, client: openai.AsyncOpenAI) -> str:
+    async def stream(self, client: openai.AsyncOpenAI, max_tokens: int) -> str:
         parts = await client.chat.completions.create(
             model="cantor",
             messages=[{"role": "user", "content": self.text}],
             temperature=0.8,
             seed=self.seed,
-            max_tokens=48,
+            max_tokens=max_tokens,
             stream=True,
         )
         said, reasons = "", []
@@ -51,23 +52,27 @@ ASKED = [
 ]
 
 
-async def test_64_streams_over_16_sequences_equal_each_alone(server: Server) -> None:
-    limits = httpx2.Limits(max_connections=STREAMS)
+@pytest.mark.parametrize(("streams", "tokens"), [(24, 24), pytest.param(STREAMS, 48, marks=pytest.mark.soak)])
+async def test_streams_over_16_sequences_equal_each_alone(server: Server, streams: int, tokens: int) -> None:
+    """tests/engines/llama has 64 in each `make test`."""
+    asked_for = ASKED[:streams]
+    limits = httpx2.Limits(max_connections=streams)
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(limits=limits)
     ) as client:
         async with asyncio.TaskGroup() as group:
-            together = [group.create_task(asked.stream(client)) for asked in ASKED]
-        alone = [await asked.stream(client) for asked in ASKED[::4]]
+            together = [group.create_task(asked.stream(client, tokens)) for asked in asked_for]
+        alone = [await asked.stream(client, tokens) for asked in asked_for[::4]]
     assert [task.result() for task in together][::4] == alone
 
 
-async def test_sixteen_streams_fit_the_memory() -> None:
+@pytest.mark.parametrize("max_tokens", [16, pytest.param(48, marks=pytest.mark.soak)])
+async def test_sixteen_streams_fit_the_memory(max_tokens: int) -> None:
     with serving(threads=None) as server:  # one that did nothing else: other tests send it the largest texts
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
         async with client, asyncio.TaskGroup() as group:
             for asked in ASKED[:SEQUENCES]:
-                group.create_task(asked.stream(client))
+                group.create_task(asked.stream(client, max_tokens))
         tree = [server.supervisor, *server.supervisor.children(recursive=True)]
         shares = {process.pid: share_of(process) for process in tree}
     assert sum(shares.values()) < MOST_MEMORY, shares

@@ -27,6 +27,10 @@ HOSTILE = (
 )
 
 
+BETWEEN = 0.05
+"""Seconds between two requests of the caller who is served beside the hostile ones."""
+
+
 @pytest.fixture
 def client(trusting: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{trusting.url}/v1", api_key="none", max_retries=0, timeout=60)
@@ -134,7 +138,7 @@ def test_hostile_templates_are_refused_while_others_are_served(client: openai.Op
         return caught.value.param
 
     def served() -> None:
-        while not over.is_set():
+        while not over.wait(BETWEEN):
             asked = time.monotonic()
             assert said(patient, ASK, max_tokens=2)
             waited.append(time.monotonic() - asked)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import bare_environment
-from tests.support.server import Server
+from tests.support.server import Server, provide_store
 from tests.support.waiting import wait_until
 
 CONFIG = """
@@ -43,6 +43,7 @@ def read(server: Server) -> None:
 @pytest.mark.slow
 def test_every_line_of_a_run_with_a_crash_is_json(tmp_path: Path) -> None:
     (tmp_path / "antiphon.toml").write_text(CONFIG)
+    provide_store({"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")})
     server = Server(start(tmp_path, "--workers", "2"))
     reader = threading.Thread(target=read, args=(server,))
     reader.start()

@@ -127,20 +127,15 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", IN_POSTGRESQL])
-def test_the_operators_key_file_follows_its_rotation(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    more = {} if store == "sqlite" else {"ANTIPHON_STORE": request.getfixturevalue("postgresql")}
-    with serving_keys(tmp_path, **more) as place:
+def test_the_operators_key_file_follows_its_rotation(place: Place) -> None:
+    def operators() -> list[str]:
+        listed = json.loads(place.run("keys", "list", "--json"))["keys"]
+        return [each["id"] for each in listed if each["kind"] == "admin"]
 
-        def operators() -> list[str]:
-            listed = json.loads(place.run("keys", "list", "--json"))["keys"]
-            return [each["id"] for each in listed if each["kind"] == "admin"]
-
-        kept = place.home / "admin.key"
-        assert place.run("keys", "rotate", *operators()) == kept.read_text().strip()
-        second = place.run("keys", "create", "admin")  # with the new one, which nobody said
-        place.run("keys", "revoke", operators()[1])
-        assert not kept.exists()
-        assert status(place.server, second) == 200
+    kept = place.home / "admin.key"
+    assert place.run("keys", "rotate", *operators()) == kept.read_text().strip()
+    second = place.run("keys", "create", "admin")  # with the new one, which nobody said
+    place.run("keys", "revoke", operators()[1])
+    assert not kept.exists()
+    assert status(place.server, second) == 200
+    kept.write_text(second)  # the other tests need an operator's key

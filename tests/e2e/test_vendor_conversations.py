@@ -120,12 +120,18 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield Gateway(server.url, made.json()["secret"], vendors)
 
 
-@pytest.fixture
-def client(gateway: Gateway) -> Iterator[openai.OpenAI]:
-    for vendor in gateway.vendors.values():
-        vendor.calls.clear()
+@pytest.fixture(scope="module")
+def shared_client(gateway: Gateway) -> Iterator[openai.OpenAI]:
     with gateway.open() as client:
         yield client
+
+
+@pytest.fixture
+def client(gateway: Gateway, shared_client: openai.OpenAI) -> openai.OpenAI:
+    """A client; no vendor has received anything yet."""
+    for vendor in gateway.vendors.values():
+        vendor.calls.clear()
+    return shared_client
 
 
 def ask(client: openai.OpenAI, is_streamed: bool, **options: Any) -> Any:
