@@ -91,12 +91,14 @@ def test_kills_of_several_processes_lose_and_double_no_row(home: Asked) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
+    home.pause_s = 0.0
     kill_under_load(home, tuple(random.choices(VICTIMS, k=20)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_of_processes_lose_and_double_no_row(home: Asked) -> None:
+    home.pause_s = 0.0
     kill_under_load(home, tuple(random.choices((*VICTIMS, kill_coordinator), k=20)), *SEVERAL)
 
 
