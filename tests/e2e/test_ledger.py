@@ -47,7 +47,8 @@ SEVERAL = ("--workers", "2")
 
 
 def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...], *arguments: str) -> None:
-    """Starts the server again when a kill has ended it; after the last, one more start that only drains."""
+    """Starts the server again when a kill has ended it; after the last, one more start that drains, and ends
+    in order after new answers."""
     left = deque(victims)
     while left:
         with serving(*arguments, env=asked.env) as server:
@@ -55,11 +56,20 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
                 asked.make_key(server)
             while left and server.process.poll() is None:
                 kill_one_under_load(asked, server, left.popleft())
-    with serving(*arguments, env=asked.env):
+    with serving(*arguments, env=asked.env) as server:
         asked.check()
+        end_in_order(asked, server)
     asked.check()
     asked.check_file()
     assert list((asked.home / "spool").glob("*.seg")) == []
+
+
+def end_in_order(asked: Asked, server: Server) -> None:
+    before = len(asked.whole)
+    with asked.load(server):
+        wait_until(lambda: len(asked.whole) >= before + 20, what="answers")
+    assert asked.wait_for_rows() < 10, "rows come soon; stated: one second"
+    assert server.stop() == 0
 
 
 def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server], None]) -> None:
@@ -79,6 +89,7 @@ def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server],
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
+    """Afterwards rows come soon, and an orderly end empties the spool."""
     kill_under_load(home, (kill_gateway, kill_supervisor))
 
 
@@ -91,22 +102,12 @@ def test_kills_of_several_processes_lose_and_double_no_row(home: Asked) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
+    home.pause_s = 0.0
     kill_under_load(home, tuple(random.choices(VICTIMS, k=20)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_of_processes_lose_and_double_no_row(home: Asked) -> None:
+    home.pause_s = 0.0
     kill_under_load(home, tuple(random.choices((*VICTIMS, kill_coordinator), k=20)), *SEVERAL)
-
-
-@pytest.mark.slow
-def test_rows_come_soon_and_an_orderly_end_empties_the_spool(home: Asked) -> None:
-    with serving(env=home.env) as server:
-        home.make_key(server)
-        with home.load(server):
-            wait_until(lambda: len(home.whole) >= 20, what="answers")
-        assert home.wait_for_rows() < 10, "stated: one second"
-        assert server.stop() == 0
-    home.check()
-    assert list((home.home / "spool").glob("*.seg")) == []

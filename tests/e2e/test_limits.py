@@ -1,18 +1,22 @@
 """Limits of a real server with several HTTP processes, counted by the coordinator and in Redis: no minute
 holds more than its limit, and nobody is refused while there is room."""
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
-from benchmarks.limits import LimitedServer, build_body, measure_burst, measure_limits, run_limited_server
+from benchmarks.limits import LimitedServer, measure_burst, measure_limits, run_limited_server
+from tests.e2e.wire import Wire
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 ROUNDS = 4
+BODY = json.dumps({"model": "cantor", "prompt": "One", "max_tokens": 1}).encode()
 AFTER = 20
 """Answers after which nobody says anything else any more."""
 COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["coordinator", "redis"])
@@ -30,6 +34,17 @@ def two() -> Iterator[LimitedServer]:
         yield place
 
 
+@pytest.fixture(scope="module")
+def counted_by_redis(
+    redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LimitedServer]:
+    """Two HTTP processes that count in a Redis."""
+    home = tmp_path_factory.mktemp("redis")
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_server.url}
+    with serving("--workers", "2", env=env, cwd=home) as server:
+        yield LimitedServer(server, home)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
@@ -42,20 +57,16 @@ def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
 @pytest.mark.timeout(480)
 @COUNTED
 def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool, request: pytest.FixtureRequest) -> None:
-    if redis:
-        with run_limited_server(2, redis, threads=1) as place:
-            passed, used, budget = measure_burst(place)
-    else:
-        passed, used, budget = measure_burst(request.getfixturevalue("two"))
+    place: LimitedServer = request.getfixturevalue("counted_by_redis" if redis else "two")
+    passed, used, budget = measure_burst(place)
     assert used <= budget
     assert 8 <= passed <= 10  # the first token of who is not sized yet may take the room of the last
 
 
 def asked(server: Server, secret: str) -> int:
     """The status of a request, over a connection of its own."""
-    with server.client() as client:
-        headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
-        return client.post("/v1/completions", content=build_body(), headers=headers).status_code
+    with closing(Wire(server.url)) as wire:
+        return wire.ask("POST", "/v1/completions", BODY, {"authorization": f"Bearer {secret}"}).status
 
 
 def turned(place: LimitedServer, secret: str, before: int, after: int) -> float:
@@ -136,15 +147,10 @@ def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_two_servers_share_what_redis_counts(redis_server: Redis, tmp_path) -> None:
-    shared = {
-        "ANTIPHON_KEYS": "true",
-        "ANTIPHON_HOME": str(tmp_path),
-        "ANTIPHON_LIMITS_URL": redis_server.url,
-    }
-    with serving(env=shared, cwd=tmp_path) as one:
-        own_spool = {"ANTIPHON_SPOOL": str(tmp_path / "other")}
-        with serving(env=shared | own_spool, cwd=tmp_path) as other:
-            _, secret = LimitedServer(one, tmp_path).create_key("requests", 5, "day")
-            answers = [asked(server, secret) for _ in range(4) for server in (one, other)]
+def test_two_servers_share_what_redis_counts(counted_by_redis: LimitedServer, redis_server: Redis) -> None:
+    one, home = counted_by_redis.server, counted_by_redis.home
+    shared = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_server.url}
+    with serving(env=shared | {"ANTIPHON_SPOOL": str(home / "other")}, cwd=home) as other:
+        _, secret = counted_by_redis.create_key("requests", 5, "day")
+        answers = [asked(server, secret) for _ in range(4) for server in (one, other)]
     assert answers == [200] * 5 + [429] * 3

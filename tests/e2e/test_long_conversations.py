@@ -58,10 +58,11 @@ def ask(
     return text, raw.headers["x-antiphon-memory"], usage.prompt_tokens
 
 
-def talk_on(client: openai.OpenAI, strategy: dict[str, Any], answered: int) -> None:
-    """Asks the rest of the 200 turns, each with all that was said before."""
-    messages = build_talk(answered)
-    for number in range(answered, TURNS):
+def talk_on(client: openai.OpenAI, strategy: dict[str, Any], answered: int, turns: int = TURNS) -> int:
+    """Asks the rest of so many turns, each with all that was said before. Returns how often the summary came
+    to cover more."""
+    messages, written, covered = build_talk(answered), 0, 0
+    for number in range(answered, turns):
         messages.append({"role": "user", "content": QUESTION.format(number=number)})
         text, header, tokens = ask(client, messages, strategy, stream=bool(number % 2))
         told = dict(each.split("=") for each in header.split(", "))
@@ -72,7 +73,9 @@ def talk_on(client: openai.OpenAI, strategy: dict[str, Any], answered: int) -> N
         assert tokens <= strategy.get("tokens", CONTEXT)
         if "k" in strategy:
             assert kept == min(len(messages), 1 + strategy["k"])
+        written, covered = written + (summarised > covered), summarised
         messages.append({"role": "assistant", "content": text})
+    return written
 
 
 def test_without_a_strategy_a_long_talk_is_refused(client: openai.OpenAI):
@@ -82,9 +85,18 @@ def test_without_a_strategy_a_long_talk_is_refused(client: openai.OpenAI):
     assert refused.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", ["last_k", "last_tokens", pytest.param("summary", marks=pytest.mark.soak, id="summary")]
+)
 def test_a_talk_of_200_turns_goes_on_answering(client: openai.OpenAI, name: str):
     talk_on(client, STRATEGIES[name], answered=TURNS - 6)
+
+
+def test_a_talk_beyond_the_context_goes_on_with_its_summary(client: openai.OpenAI):
+    """Its first summary takes several calls, the next one covers what was said after it. In the soak, the
+    talk has 200 turns: their summary takes 20 CPU seconds."""
+    # Turns 22 and 28 write, and are not streamed: a stream may begin before its summary is known.
+    assert talk_on(client, STRATEGIES["summary"], answered=22, turns=30) == 2
 
 
 @pytest.mark.soak

@@ -4,12 +4,13 @@ goes away takes nothing along."""
 import sys
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.e2e.test_keys import CHAT, bearer
-from tests.e2e.test_refused_starts import prepare, refused
+from tests.e2e.test_refused_starts import refused
 from tests.support.commands import run_command
 from tests.support.databases import PASSWORD, running
 from tests.support.server import serving
@@ -32,12 +33,12 @@ def environment(folder, store):
 
 
 @contextmanager
-def nodes(tmp_path, store):
-    """Two servers of one database, each with a home of its own, and the operator's key."""
-    one, two = (environment(tmp_path / name, store) for name in ("one", "two"))
+def both(one, two):
+    """Two servers, a client of each, and the operator's key."""
     first, second = serving(env=one), serving(env=two)
     with first as server, second as other, server.client() as here, other.client() as there:
-        yield here, there, bearer((tmp_path / "one" / "admin.key").read_text()), server, two
+        admin = bearer((Path(one["ANTIPHON_HOME"]) / "admin.key").read_text())
+        yield here, there, admin, server, two, other
 
 
 def status(client, key):
@@ -53,16 +54,19 @@ def away():
 
 @pytest.fixture(scope="module")
 def pair(away, tmp_path_factory):
-    """Two servers of that database."""
-    with nodes(tmp_path_factory.mktemp("pair"), away.database()) as servers:
+    """Two servers of that database, each with a home of its own."""
+    folder, store = tmp_path_factory.mktemp("pair"), away.database()
+    with both(*(environment(folder / name, store) for name in ("one", "two"))) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
 def sqlite_pair(tmp_path_factory):
-    """Two servers of one file, and the file. Tests move it; it is in its place again when they end."""
+    """Two servers of one home and one file, and the file. Tests move it; it is in its place again when they
+    end."""
     folder = tmp_path_factory.mktemp("sqlite")
-    with nodes(folder, f"sqlite:///{folder}/shared.db") as servers:
+    env = environment(folder / "home", f"sqlite:///{folder}/shared.db")
+    with both(env, env) as servers:
         yield *servers, folder / "shared.db"
 
 
@@ -76,7 +80,7 @@ def servers(request):
 
 
 def test_what_one_server_changes_holds_on_the_other(servers, tmp_path):
-    here, there, admin, _, env = servers
+    here, there, admin, _, env, _ = servers
     made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
     wait_until(lambda: status(there, made["secret"]) == 200, LATEST_S, "made")
     path = f"{KEYS}/{made['id']}"
@@ -91,30 +95,30 @@ def test_what_one_server_changes_holds_on_the_other(servers, tmp_path):
     wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
 
 
-def test_two_servers_of_one_home_both_keep_the_limits(tmp_path):
+def test_two_servers_of_one_home_both_keep_the_limits(sqlite_pair):
     """Only one of them brings the ledger into the database; each counts for itself."""
-    env = environment(tmp_path / "home", f"sqlite:///{tmp_path}/shared.db")
-    with serving(env=env), serving(env=env) as second, second.client() as there:
-        admin = bearer((tmp_path / "home" / "admin.key").read_text())
-        made = there.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
-        asked = {"subject": "key", "target": made["id"], "measure": "requests", "amount": 2, "window": "day"}
-        assert there.post("/admin/v1/limits", json=asked, headers=admin).status_code == 201
-        key = bearer(made["secret"])
-        statuses = [there.post("/v1/chat/completions", json=CHAT, headers=key).status_code for _ in range(3)]
-        assert statuses == [200, 200, 429]
-        assert there.get("/health/ready").status_code == 200
-        wait_until(lambda: second.records("ledger_drained_elsewhere"), what="the log says it")
-        assert len(second.records("ledger_drained_elsewhere")) == 1
+    _, there, admin, _, _, second, _ = sqlite_pair
+    made = there.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+    asked = {"subject": "key", "target": made["id"], "measure": "requests", "amount": 2, "window": "day"}
+    assert there.post("/admin/v1/limits", json=asked, headers=admin).status_code == 201
+    key = bearer(made["secret"])
+    statuses = [there.post("/v1/chat/completions", json=CHAT, headers=key).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    assert there.get("/health/ready").status_code == 200
+    wait_until(lambda: second.records("ledger_drained_elsewhere"), what="the log says it")
+    assert len(second.records("ledger_drained_elsewhere")) == 1
+    rows = f"/admin/v1/usage/entries?key={made['id']}"
+    wait_until(lambda: len(there.get(rows, headers=admin).json()["data"]) == 2, what="both rows")
 
 
-def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
-    prepare(environment(tmp_path / "one", postgresql))
-    other = environment(tmp_path / "two", postgresql) | {"ANTIPHON_PEPPER": "ab" * 32}
+def test_a_node_with_another_pepper_does_not_start(pair, tmp_path):
+    *_, env, _ = pair
+    other = environment(tmp_path / "three", env["ANTIPHON_STORE"]) | {"ANTIPHON_PEPPER": "ab" * 32}
     assert "the keys of this database were made with another pepper" in refused(env=other)
 
 
 def test_a_restarted_process_waits_for_an_absent_database(away, pair):
-    client, _, admin, server, _ = pair
+    client, _, admin, server, *_ = pair
     assert client.get(KEYS, headers=admin).status_code == 200
     before = len(server.records("store_away"))
     away.stop()
@@ -133,7 +137,7 @@ def test_a_restarted_process_waits_for_an_absent_database(away, pair):
 
 
 def test_nothing_is_lost_while_the_database_is_away(away, pair):
-    here, there, admin, first, _ = pair
+    here, there, admin, first, *_ = pair
     made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
     key = made["secret"]
     wait_until(lambda: status(there, key) == 200, LATEST_S, "made")
@@ -162,7 +166,7 @@ def test_nothing_is_lost_while_the_database_is_away(away, pair):
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_removing_or_replacing_the_open_database_loses_nothing(sqlite_pair, replaced):
-    _, _, admin, server, _, path = sqlite_pair
+    _, _, admin, server, *_, path = sqlite_pair
     aside = path.with_name("aside.db")
     with server.client() as client:
 

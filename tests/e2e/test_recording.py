@@ -8,22 +8,35 @@ import pytest
 from tests.support.server import read_event, serving
 
 CANARY = "canary-5f3c"
+DOCUMENT = "canary-77d0"
+"""The same of the test of documents, which shares a home with others."""
 PATIENCE = 50
 
 
-@pytest.fixture
-def env(tmp_path):
-    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+def environment(home):
+    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Two HTTP processes, and their home. Each test has a project of its own."""
+    home = tmp_path_factory.mktemp("recording") / "home"
+    with serving("--workers", "2", env=environment(home)) as server:
+        yield server, home
 
 
 def chat(text, **said):
     return {"model": "cantor", "messages": [{"role": "user", "content": text}], "max_tokens": 8} | said
 
 
-def test_a_project_that_wants_it_has_its_requests_and_answers(env, tmp_path):
+def read_admin_key(home):
+    return {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+
+
+def test_a_project_that_wants_it_has_its_requests_and_answers(tmp_path):
     home = tmp_path / "home"
-    with serving(env=env) as server, server.client() as client:
-        admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+    with serving(env=environment(home)) as server, server.client() as client:
+        admin = read_admin_key(home)
 
         def listed():
             return client.get("/admin/v1/requests?project=default", headers=admin).json()["data"]
@@ -74,48 +87,51 @@ def test_a_project_that_wants_it_has_its_requests_and_answers(env, tmp_path):
     assert f"{CANARY} after".encode() not in whole
 
 
-def test_erased_requests_come_back_from_no_process(env, tmp_path):
-    home, many = tmp_path / "home", 12
-    with serving("--workers", "2", env=env) as server, server.client() as slow:
-        admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+def test_erased_requests_come_back_from_no_process(shared):
+    many = 12
+    server, home = shared
+    admin = read_admin_key(home)
 
-        def asked(method, path, **said):
-            with server.client() as client:  # a connection of its own, so that every process gets some
-                return client.request(method, path, headers=admin, **said).json()
+    def asked(method, path, **said):
+        with server.client() as client:  # a connection of its own, so that every process gets some
+            return client.request(method, path, headers=admin, **said).json()
 
-        def listed():
-            return asked("GET", "/admin/v1/requests?project=default&limit=100")["data"]
+    def listed():
+        return asked("GET", "/admin/v1/requests?project=default&limit=100")["data"]
 
-        asked("PUT", "/admin/v1/projects/default/recording", json={"days": 1})
-        endless = chat(f"{CANARY} running", stream=True) | {"max_tokens": 200, "ignore_eos": True}
-        with slow.stream("POST", "/v1/chat/completions", json=endless, headers=admin) as running:
-            lines = running.iter_lines()
-            read_event(lines)
-            for _ in range(many):
-                asked("POST", "/v1/chat/completions", json=chat(f"{CANARY} before"))
-            erased = asked("DELETE", "/admin/v1/requests?project=default")["removed"]
-            assert "data: [DONE]" in lines
-        for number in range(many):
-            asked("POST", "/v1/chat/completions", json=chat(f"after {number}"))
-        deadline = time.monotonic() + PATIENCE
-        while len(found := listed()) < many and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert CANARY not in json.dumps(found) and len(found) == many
-        (entry,) = [
-            each
-            for each in asked("GET", "/admin/v1/audit?target=default")["data"]
-            if each["action"] == "project.erase_requests"
-        ]
-        assert entry["detail"] == {"removed": erased}
+    asked("PUT", "/admin/v1/projects/default/recording", json={"days": 1})
+    endless = chat(f"{CANARY} running", stream=True) | {"max_tokens": 200, "ignore_eos": True}
+    with (
+        server.client() as slow,
+        slow.stream("POST", "/v1/chat/completions", json=endless, headers=admin) as running,
+    ):
+        lines = running.iter_lines()
+        read_event(lines)
+        for _ in range(many):
+            asked("POST", "/v1/chat/completions", json=chat(f"{CANARY} before"))
+        erased = asked("DELETE", "/admin/v1/requests?project=default")["removed"]
+        assert "data: [DONE]" in lines
+    for number in range(many):
+        asked("POST", "/v1/chat/completions", json=chat(f"after {number}"))
+    deadline = time.monotonic() + PATIENCE
+    while len(found := listed()) < many and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert CANARY not in json.dumps(found) and len(found) == many
+    (entry,) = [
+        each
+        for each in asked("GET", "/admin/v1/audit?target=default")["data"]
+        if each["action"] == "project.erase_requests"
+    ]
+    assert entry["detail"] == {"removed": erased}
 
 
-def test_removed_documents_leave_nothing_in_records_or_files(env, tmp_path):
-    home, tables = tmp_path / "home", "/v1/knowledge/tables"
-    with serving(env=env) as server, server.client() as client:
-        admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+def test_removed_documents_leave_nothing_in_records_or_files(shared):
+    server, home = shared
+    tables, admin = "/v1/knowledge/tables", read_admin_key(home)
+    with server.client() as client:  # one connection: the other process learns of the project later
 
-        def ask(method, path, **sent):
-            answer = client.request(method, path, headers=admin, **sent)
+        def ask(method, path, key=admin, **sent):
+            answer = client.request(method, path, headers=key, **sent)
             assert answer.is_success, answer.text
             return answer.json()
 
@@ -123,7 +139,7 @@ def test_removed_documents_leave_nothing_in_records_or_files(env, tmp_path):
             return [json.loads(each["answer"]) for each in ask("GET", records)["data"]]
 
         def is_on_disk():
-            return any(CANARY.encode() in read(path) for path in home.rglob("*") if path.is_file())
+            return any(DOCUMENT.encode() in read(path) for path in home.rglob("*") if path.is_file())
 
         def read(path):
             try:
@@ -131,15 +147,20 @@ def test_removed_documents_leave_nothing_in_records_or_files(env, tmp_path):
             except FileNotFoundError:  # the server has just removed it
                 return b""
 
-        records = "/admin/v1/requests?project=default"
-        ask("PUT", "/admin/v1/projects/default/recording", json={"days": 1})
-        ask("POST", tables, json={"name": "t", "embedding_model": None})
-        file = {"file": ("leave.txt", f"{CANARY} says that the boat is red".encode())}
-        document = ask("POST", f"{tables}/t/documents", files=file, data={"wait": "true"})
+        project = ask("POST", "/admin/v1/projects", json={"name": "removed"})["id"]
+        new = {"kind": "service", "project": project}
+        new["endpoints"] = ["/v1/knowledge/*", "/v1/chat/completions"]
+        made = ask("POST", "/admin/v1/keys", json=new)
+        own = {"authorization": f"Bearer {made['secret']}"}
+        records = f"/admin/v1/requests?project={project}"
+        ask("PUT", f"/admin/v1/projects/{project}/recording", json={"days": 1})
+        ask("POST", tables, own, json={"name": "t", "embedding_model": None})
+        file = {"file": ("leave.txt", f"{DOCUMENT} says that the boat is red".encode())}
+        document = ask("POST", f"{tables}/t/documents", own, files=file, data={"wait": "true"})
         rag = {"table_id": "t", "search_query": "boat"}
-        answer = ask("POST", "/v1/chat/completions", json=chat("Which boat?", rag_params=rag))
+        answer = ask("POST", "/v1/chat/completions", own, json=chat("Which boat?", rag_params=rag))
         (chunk,) = answer["references"]["chunks"]
-        assert CANARY in chunk["text"] and is_on_disk()
+        assert DOCUMENT in chunk["text"] and is_on_disk()
         deadline = time.monotonic() + PATIENCE
         while not look() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -149,13 +170,15 @@ def test_removed_documents_leave_nothing_in_records_or_files(env, tmp_path):
             "search_query": "boat",
             "chunks": [{"document_id": document["id"], "chunk_id": chunk["chunk_id"]}],
         }
-        ask("DELETE", f"{tables}/t/documents/{document['id']}")
+        ask("DELETE", f"{tables}/t/documents/{document['id']}", own)
         while is_on_disk() and time.monotonic() < deadline + PATIENCE:
             time.sleep(0.05)
         assert not is_on_disk(), "neither in the table's file nor in a record"
         assert look() == [kept], "what was recorded is removed by itself"
         assert ask("DELETE", records)["removed"] == 1 and look() == []
-        assert ask("DELETE", "/admin/v1/knowledge?project=default") == {"object": "removed", "removed": 1}
-        assert ask("GET", tables)["data"] == []
-        lines = "\n".join(server.lines)
-    assert CANARY not in lines
+        assert ask("DELETE", f"/admin/v1/knowledge?project={project}") == {
+            "object": "removed",
+            "removed": 1,
+        }
+        assert ask("GET", tables, own)["data"] == []
+        assert DOCUMENT not in "\n".join(server.lines)

@@ -22,7 +22,7 @@ ADAPTER = next((BUNDLED / "adapters").glob("*.gguf"))
 BASE = """
 [server]
 workers = 2
-drain_timeout = 0.5
+drain_timeout = 0.05
 
 [[models]]
 name = "cantor"
@@ -199,16 +199,17 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
 
 
 def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -> None:
-    """Four long answers wait for one place, so they outlast the drain timeout and the order to unload."""
+    """Two answers take turns on one place for ten times the drain timeout, so they outlast it and the order
+    to unload, which waits for the second one too."""
     wait_until(
         lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "earlier hosts have ended"
     )
     before = gateway.server.children("engines.host")
     gateway.write(BASE, LOCAL.replace("sequences = 2", "sequences = 1"))
     assert gateway.reload().stdout == "added model other\n"
-    line, body = both[0], {"model": "other", "prompt": ["Count."] * 4, "max_tokens": 1_000, "stream": True}
+    line, body = both[0], {"model": "other", "prompt": ["Count."] * 2, "max_tokens": 300, "stream": True}
     headers = {"authorization": f"Bearer {gateway.admin}", "content-type": "application/json"}
-    line.connection.request("POST", "/v1/completions", json.dumps(body | {"min_tokens": 1_000}), headers)
+    line.connection.request("POST", "/v1/completions", json.dumps(body | {"min_tokens": 300}), headers)
     stream = line.connection.getresponse()
     begin = stream.readline()
     (host,) = (each for each in gateway.server.children("engines.host") if each not in before)
@@ -221,7 +222,7 @@ def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -
     finally:
         host.resume()
     rest = (begin + stream.read()).decode()
-    assert rest.count('"finish_reason":"length"') == 4 and rest.rstrip().endswith("data: [DONE]")
+    assert rest.count('"finish_reason":"length"') == 2 and rest.rstrip().endswith("data: [DONE]")
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
 
 
@@ -248,7 +249,7 @@ def test_a_model_that_cannot_load_refuses_the_reload(gateway: Gateway, both: lis
 
 def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line]) -> None:
     gateway.write(
-        "[limits]\nreserve_tokens = 77\n", BASE.replace("drain_timeout = 0.5", "drain_timeout = 1.5"), SECOND
+        "[limits]\nreserve_tokens = 77\n", BASE.replace("drain_timeout = 0.05", "drain_timeout = 1.5"), SECOND
     )
     status, card = both[0].ask("POST", "/admin/v1/reload", key=gateway.admin)
     assert status == 200

@@ -31,7 +31,11 @@ ENOUGH = 450
 """Pieces after which a stream is left that goes on."""
 
 
-@pytest.fixture(scope="module", params=["local", "coordinator", "redis"])
+# test_what_runs_is_held_to_a_limit_as_it_is_now in tests/limits holds each way to count to the same rules.
+@pytest.fixture(
+    scope="module",
+    params=["coordinator", *(pytest.param(each, marks=pytest.mark.soak) for each in ("local", "redis"))],
+)
 def place(
     request: pytest.FixtureRequest, redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LimitedServer]:

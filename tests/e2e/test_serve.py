@@ -10,7 +10,9 @@ import httpx2
 import openai
 import pytest
 
+from benchmarks.make_model import SIZES, write_model
 from tests.support.commands import run_command
+from tests.support.model_files import CANTOR
 from tests.support.processes import bare_environment
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
@@ -162,12 +164,14 @@ def test_the_profile_tells_what_the_model_can(server: Server) -> None:
     assert card["id"] == "cantor" and '"context_length": 2048' in profile and '"exact": true' in profile
 
 
-def test_several_models_are_served_by_their_names(noise: Path, tmp_path: Path) -> None:
-    with serving("--model", str(noise), "--model", f"second={noise}", "--sequences", "1") as both:
+def test_several_models_are_served_by_their_names(tmp_path: Path) -> None:
+    first = write_model(tmp_path / "noise.gguf", SIZES["tiny"])
+    with serving("--model", str(first), "--model", f"second={CANTOR}", "--sequences", "1") as both:
         listed = httpx2.get(f"{both.url}/v1/models", timeout=60).json()["data"]
         assert [model["id"] for model in listed] == ["noise", "second"]
         for name in ("noise", "second"):
-            answer = post(both, "/v1/completions", {"model": name, "prompt": "x", "max_tokens": 3})
+            asked = {"model": name, "prompt": "x", "max_tokens": 3, "ignore_eos": True}
+            answer = post(both, "/v1/completions", asked)
             assert answer.json()["usage"]["completion_tokens"] == 3
         missing = post(both, "/v1/completions", {"model": "third", "prompt": "x"})
         assert missing.status_code == 404 and "noise, second" in missing.json()["error"]["message"]

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.server import serving
 from tests.support.waiting import wait_until
@@ -21,7 +22,8 @@ def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {answer.json()['secret']}"}
 
 
-def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path, times: int) -> None:
     home = tmp_path / "home"
     keys = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
     with serving("--model", str(noise), "--sequences", "4", env=keys) as server:
@@ -44,7 +46,7 @@ def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path) 
         with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
             flooding = threads.submit(flood)
             wait_until(lambda: server.load().running == 4, what="every place is taken")
-            for _ in range(3):
+            for _ in range(times):
                 answer = client.post("/v1/completions", json=SHORT)
                 assert answer.status_code == 200, answer.text
                 load = server.load()

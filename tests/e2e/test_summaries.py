@@ -13,14 +13,16 @@ from tests.support.server import Server, read_event, serving
 from tests.support.waiting import wait_until
 
 STRATEGY = {"name": "summary", "tokens": 600}
+TURNS = 10
+"""A thousand tokens. Their summary leaves room for one turn more."""
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("summaries")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Server]:
     with serving(env={"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}) as server:
         yield server
@@ -34,10 +36,11 @@ def admin(server: Server, home: Path) -> Iterator[httpx2.Client]:
         yield client
 
 
-def make_key(admin: httpx2.Client, project: str = "default") -> dict[str, str]:
-    """The headers of a new key of the project."""
+def make_key(admin: httpx2.Client, name: str) -> tuple[str, dict[str, str]]:
+    """A new project, and the headers of a key of it."""
+    project: str = admin.post("/admin/v1/projects", json={"name": name}).json()["id"]
     made = admin.post("/admin/v1/keys", json={"kind": "service", "project": project})
-    return {"authorization": f"Bearer {made.json()['secret']}"}
+    return project, {"authorization": f"Bearer {made.json()['secret']}"}
 
 
 def build_body(turns: int) -> dict[str, Any]:
@@ -45,13 +48,16 @@ def build_body(turns: int) -> dict[str, Any]:
     return {"model": "cantor", "messages": messages, "max_tokens": 8, "memory_strategy": STRATEGY}
 
 
-def list_rows(admin: httpx2.Client, requests: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of so many requests, once they are there, and those of their children."""
+def list_rows(
+    admin: httpx2.Client, requests: int, *projects: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of so many requests of the projects, once they are there, and those of their children."""
     parents: list[dict[str, Any]] = []
     children: list[dict[str, Any]] = []
 
     def has_all() -> bool:
-        rows = admin.get("/admin/v1/usage/entries", params={"limit": 1000}).json()["data"]
+        every = admin.get("/admin/v1/usage/entries", params={"limit": 1000}).json()["data"]
+        rows = [row for row in every if row["project"] in projects]
         parents[:] = [row for row in rows if row["parent"] is None]
         children[:] = [row for row in rows if row["parent"] is not None]
         return len(parents) == requests
@@ -61,10 +67,9 @@ def list_rows(admin: httpx2.Client, requests: int) -> tuple[list[dict[str, Any]]
 
 
 def test_a_growing_talk_pays_for_its_summary_once(server: Server, admin: httpx2.Client):
-    mine, project = make_key(admin), admin.post("/admin/v1/projects", json={"name": "other"}).json()["id"]
-    theirs = make_key(admin, project)
+    (first, mine), (other, theirs) = (make_key(admin, name) for name in ("first", "other"))
     reports = []
-    for turns, headers in ((20, mine), (20, mine), (21, mine), (20, theirs)):
+    for turns, headers in ((TURNS, mine), (TURNS, mine), (TURNS + 1, mine), (TURNS, theirs)):
         answer = admin.post("/v1/chat/completions", json=build_body(turns), headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["prompt_tokens"] <= STRATEGY["tokens"]
@@ -72,22 +77,23 @@ def test_a_growing_talk_pays_for_its_summary_once(server: Server, admin: httpx2.
         assert int(told["kept"]) + int(told["summarised"]) == 2 * turns + 2
         reports.append(told)
     assert reports[0] == reports[1] == reports[3]
-    parents, children = list_rows(admin, 4)
+    parents, children = list_rows(admin, 4, first, other)
     rows = parents + children
     assert {row["status"] for row in rows} == {"ok"}
     assert {row["parent"] for row in children} == {parents[0]["id"], parents[3]["id"]}
-    total = admin.get("/admin/v1/usage").json()["total"]
-    assert total["requests"] == 4
-    assert total["output_tokens"] == sum(row["output_tokens"] for row in rows)
-    admin.delete("/admin/v1/requests", params={"project": "default"}).raise_for_status()
-    assert admin.post("/v1/chat/completions", json=build_body(20), headers=mine).status_code == 200
-    parents, written_anew = list_rows(admin, 5)
+    usage = {project: admin.get("/admin/v1/usage", params={"project": project}) for project in (first, other)}
+    total = [answer.json()["total"] for answer in usage.values()]
+    assert [each["requests"] for each in total] == [3, 1]
+    assert sum(each["output_tokens"] for each in total) == sum(row["output_tokens"] for row in rows)
+    admin.delete("/admin/v1/requests", params={"project": first}).raise_for_status()
+    assert admin.post("/v1/chat/completions", json=build_body(TURNS), headers=mine).status_code == 200
+    parents, written_anew = list_rows(admin, 5, first, other)
     assert {row["parent"] for row in written_anew} - {row["parent"] for row in children} == {parents[4]["id"]}
 
 
-def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, home: Path, admin: httpx2.Client):
-    headers = make_key(admin)
-    body = build_body(20) | {"max_tokens": 1400, "stream": True, "ignore_eos": True, "n": 16}
+def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, admin: httpx2.Client):
+    project, headers = make_key(admin, "killed")
+    body = build_body(TURNS) | {"max_tokens": 1400, "stream": True, "ignore_eos": True, "n": 16}
     with (
         server.client() as client,
         client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
@@ -97,6 +103,6 @@ def test_a_kill_between_child_and_parent_leaves_both_rows(server: Server, home: 
         kill_gateway(server)
         with pytest.raises(httpx2.TransportError):
             list(lines)
-    (parent,), children = list_rows(admin, 1)
+    (parent,), children = list_rows(admin, 1, project)
     assert parent["status"] == "aborted"
     assert {(child["status"], child["parent"]) for child in children} == {("ok", parent["id"])}
