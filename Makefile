@@ -57,7 +57,7 @@ install: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Make .
 
 # xdist waits for ever when it replaces a worker that ended: the others go on without it, and the test it died in fails.
 test: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run every test but the soak, on every core (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest -n auto --max-worker-restart 0 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n auto --max-worker-restart 0 --dist loadfile $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check

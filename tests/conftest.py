@@ -23,9 +23,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 trust_nobody()
 
-COSTLY = {"contract", "e2e", "parameters"}
-"""Folders whose tests start servers."""
-
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
 # The same examples in each run, so that a change is judged by what it changes; the soak draws new ones.
 hypothesis.settings.register_profile(
@@ -39,13 +36,6 @@ hypothesis.settings.load_profile("antiphon")
 for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, answer)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that start servers take longest and come first, so that no worker has one at the end of a
-    run, when the others have nothing left. Within the two parts the order stays random."""
-    items.sort(key=lambda item: COSTLY.isdisjoint(item.path.parts))
 
 
 @pytest.hookimpl(optionalhook=True)
