@@ -149,8 +149,8 @@ def test_each_host_has_its_metrics(pair: Pair) -> None:
     assert {route["route"] for route in rows["routes"] if route["model"] == "twice"} == {"twice/1", "twice/2"}
 
 
-async def ask(client: openai.AsyncOpenAI, key: str, max_tokens: int) -> str:
-    """How one stream ended, on the host that the key prefers."""
+async def ask(client: openai.AsyncOpenAI, key: str, max_tokens: int, begun: list[str]) -> str:
+    """How one stream ended, on the host that the key prefers. Adds the key to `begun` at the first chunk."""
     try:
         stream = await client.chat.completions.create(
             model="twice",
@@ -161,6 +161,8 @@ async def ask(client: openai.AsyncOpenAI, key: str, max_tokens: int) -> str:
             prompt_cache_key=key,
             extra_body={"ignore_eos": True},
         )
+        await anext(stream)
+        begun.append(key)
         async for _ in stream:
             pass
     except openai.APIError as error:
@@ -175,16 +177,19 @@ async def ask_while(
     wait are sent, so those that run do not end before it."""
     async with openai.AsyncOpenAI(base_url=f"{pair.server.url}/v1", api_key="none", max_retries=0) as client:
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(ask(client, key, 500)) for key in keys * 2]
-            full = lambda: count_sequences(pair, "running") == 4  # noqa: E731
+            begun: list[str] = []
+            asking = [group.create_task(ask(client, key, 500, begun)) for key in keys * 2]
+            full = lambda: len(begun) == 4 and count_sequences(pair, "running") == 4  # noqa: E731
             await asyncio.to_thread(wait_until, full, BACK, "both hosts are full")
             killed.suspend()
             other.suspend()
-            asking += [group.create_task(ask(client, key, 20)) for key in keys * 4]
-            waiting = lambda: count_in_flight(pair) == 12  # noqa: E731
-            await asyncio.to_thread(wait_until, waiting, BACK, "the others wait")
-            killed.kill()
-            other.resume()
+            try:
+                asking += [group.create_task(ask(client, key, 20, begun)) for key in keys * 4]
+                waiting = lambda: count_in_flight(pair) == 12  # noqa: E731
+                await asyncio.to_thread(wait_until, waiting, BACK, "the others wait")
+                killed.kill()
+            finally:
+                other.resume()
         return Counter(task.result() for task in asking)
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from benchmarks.limits import LimitedServer, measure_burst, measure_limits, run_limited_server
+from benchmarks.limits import KEY_DELAY, LimitedServer, measure_burst, measure_limits, run_limited_server
 from tests.e2e.wire import Wire
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
@@ -151,6 +151,9 @@ def test_two_servers_share_what_redis_counts(counted_by_redis: LimitedServer, re
     one, home = counted_by_redis.server, counted_by_redis.home
     shared = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_server.url}
     with serving(env=shared | {"ANTIPHON_SPOOL": str(home / "other")}, cwd=home) as other:
-        _, secret = counted_by_redis.create_key("requests", 5, "day")
+        limits = [{"measure": "requests", "amount": 5, "window": "day"}]
+        key = counted_by_redis.call_admin("POST", "keys", kind="service", project="default", limits=limits)
+        time.sleep(KEY_DELAY)  # the other server reads it
+        secret = str(key["secret"])
         answers = [asked(server, secret) for _ in range(4) for server in (one, other)]
     assert answers == [200] * 5 + [429] * 3

@@ -227,7 +227,7 @@ def test_a_killed_coordinator_comes_back_and_counts_on(several: Operator) -> Non
         assert {line.say(key=secret)[0] for line in made} == {200}
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
         running = line_to(several.server, made[0].process)
-        running.connection.request("POST", "/v1/completions", json.dumps(ENDLESS | {"n": 1}), headers)
+        running.connection.request("POST", "/v1/completions", json.dumps(ENDLESS), headers)
         stream = running.connection.getresponse()
         assert read_event(stream)
         (coordinator,) = several.server.children("antiphon.processes.coordinator")
@@ -505,7 +505,7 @@ def test_a_second_signal_ends_all_of_them_at_once() -> None:
         family = server.supervisor.children()
         with (
             server.client() as client,
-            client.stream("POST", "/v1/completions", json=ENDLESS | {"n": 1}) as stream,
+            client.stream("POST", "/v1/completions", json=ENDLESS) as stream,
         ):
             read_event(stream.iter_lines())
             server.process.send_signal(signal.SIGTERM)

@@ -52,6 +52,9 @@ PUBLIC = frozenset(
 MISSING_PARTS = tuple(f"/jamai/api/{path}" for path in FEATURES)
 """Beginnings of the paths of what JamAI Base has and this server has not."""
 
+SERVED_TABLES = "/jamai/api/v2/gen_tables/knowledge"
+"""Below one of them, the tables that this server has."""
+
 TOO_LATE = 5.0
 """Maximum seconds of a refusal. It usually takes milliseconds, or tens of them for the largest bodies."""
 
@@ -322,7 +325,11 @@ def thin_out(targets: Iterable[tuple[str, str]], step: int) -> list[tuple[str, s
     """Returns the methods and paths of all routes, but only every `step`-th of those that refuse a missing
     part of JamAI Base: these differ only in their paths, and are more than all others."""
     ordered = sorted(targets)
-    missing = {target for target in ordered if target[1].startswith(MISSING_PARTS)}
+    missing = {
+        target
+        for target in ordered
+        if target[1].startswith(MISSING_PARTS) and not target[1].startswith(SERVED_TABLES)
+    }
     return [target for target in ordered if target not in missing] + sorted(missing)[::step]
 
 

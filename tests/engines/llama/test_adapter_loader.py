@@ -305,7 +305,7 @@ async def test_a_corrupt_adapter_is_refused_and_nothing_else_disturbed(models, a
     digest = next(iter(adapters))
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
         await engine.add_adapter(digest, adapters[digest])
-        long = [request(max_tokens=60, adapter=name) for name in (digest, None)]
+        long = [request(max_tokens=200, adapter=name) for name in (digest, None)]
         alone = [await say(engine, one) for one in long]
         async with aclosing(engine.generate(long[0])) as mine, aclosing(engine.generate(long[1])) as other:
             said = [await hear(events, Said(), 3) for events in (mine, other)]
