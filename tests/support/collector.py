@@ -25,8 +25,9 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_logstart() -> None:
     """Between two tests, since a test may count its own objects."""
     if _large_heaps:
-        _large_heaps.clear()
+        gc.collect()  # finds what an earlier test left open, for example a socket
         gc.freeze()
+        _large_heaps.clear()
 
 
 def _note_size(phase: str, info: dict[str, int]) -> None:
