@@ -27,8 +27,8 @@ from semantic_text_splitter import MarkdownSplitter
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.retrieval.base import SizeUnit
+from antiphon.retrieval.ingest.document_reader import extract
 from antiphon.retrieval.ingest.documents import DocumentFormat, ExtractedDocument, ExtractedPage
-from antiphon.retrieval.ingest.extract import extract
 from antiphon.retrieval.ingest.split import SplitOptions, split
 from tests.support.documents import make_pdf
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.weights.adapters.import_job import digest
+from antiphon.weights.adapter_import import digest
 from antiphon.weights.gguf import read_header
 
 Matrices = dict[str, NDArray[np.float32]]

@@ -20,14 +20,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.devices import list_devices
 from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.placement import LayerPlacement
+from antiphon.engines.llama.libllama.placement import LayerPlacement, list_devices
 
 CELLS = 128
 ROWS = 8

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     LoadSpec,
     SequenceFinished,

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.retrieval import ReferencedChunk
-from antiphon.retrieval.prompt import insert_chunks
+from antiphon.pipeline.retrieve import insert_chunks
 from tests.support.server import serving
 
 MODELS = Path(__file__).parents[1] / ".venvs" / "minilm" / "models"

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import Sampler, SamplingState
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine

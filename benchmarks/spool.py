@@ -20,8 +20,7 @@ from typing import ParamSpec
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.values import replace
-from antiphon.ledger.records import HEADER, encode_entry
-from antiphon.ledger.segments import SEGMENT_SIZE, create_segment
+from antiphon.ledger.segments import HEADER, SEGMENT_SIZE, create_segment, encode_entry
 from antiphon.ledger.spool import Spool
 
 P = ParamSpec("P")

@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -19,9 +18,13 @@ from antiphon.cli.main import app
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
 from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.dialects.empower.wire_format import FIELD_TABLE as EMPOWER_FIELDS
+from antiphon.dialects.fireworks.decode import FIELD_TABLE as FIREWORKS_FIELDS
+from antiphon.dialects.jamai.wire_types import FIELD_TABLE as JAMAI_FIELDS
+from antiphon.dialects.sgp.decode import FIELD_TABLE as SGP_FIELDS
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
-from antiphon.engines.vllm.requests import ModelLimits, build_state, needs_antiphon_sampler
+from antiphon.engines.vllm.translation import ModelLimits, build_state, needs_antiphon_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.models import (
     LLAMA_ONLY,
@@ -40,6 +43,14 @@ from antiphon.settings.providers import (
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from antiphon.telemetry import exposition as engines
 from antiphon.telemetry import metrics as gateway
+
+FIELD_TABLES = {
+    "empower": EMPOWER_FIELDS,
+    "fireworks": FIREWORKS_FIELDS,
+    "jamai": JAMAI_FIELDS,
+    "sgp": SGP_FIELDS,
+}
+"""The field table of each dialect that has a page of its product."""
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
@@ -227,9 +238,7 @@ def build_parameters_page() -> str:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_build_page_section(page)]
     page_endpoints = {page.served_at for page in PAGES}
     for dialect in dict.fromkeys(page.dialect for page in PAGES):
-        for endpoint, table in import_module(
-            f"antiphon.dialects.{dialect}.fields"
-        ).FIELD_TABLE.tables.items():
+        for endpoint, table in FIELD_TABLES[dialect].tables.items():
             if endpoint not in page_endpoints:
                 lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), page_endpoints)]
     return "\n".join(lines) + "\n"
@@ -267,7 +276,7 @@ def _build_field_table(fields: Iterable[RequestField]) -> list[str]:
 
 
 def _build_page_section(page: ProductPage) -> list[str]:
-    table = import_module(f"antiphon.dialects.{page.dialect}.fields").FIELD_TABLE.tables[page.served_at]
+    table = FIELD_TABLES[page.dialect].tables[page.served_at]
     lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
         "| parameter | the page | support | needs | meaning here | differs |",

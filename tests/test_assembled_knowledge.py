@@ -7,8 +7,8 @@ from pathlib import Path
 from antiphon.assembly.knowledge import open_knowledge
 from antiphon.engines.host.control import ChildState, HttpConfig, Status, StatusPipe
 from antiphon.processes.ipc import from_line
-from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.schema import Settings
+from antiphon.settings.server import KnowledgeSettings
 
 PATIENCE = 10.0
 

@@ -18,17 +18,12 @@ LAYERS = {
     "antiphon.settings": 1,
     "antiphon.processes.sandbox": 1,
     "antiphon.engines.base": 2,
-    "antiphon.engines.control_tokens": 2,
     "antiphon.engines.defects": 2,
     "antiphon.engines.registry": 2,
-    "antiphon.engines.route_state": 2,
     "antiphon.engines.sampling": 2,
-    "antiphon.engines.profiles": 2,
     "antiphon.dialects.base": 2,
     "antiphon.retrieval.base": 2,
-    "antiphon.retrieval.checks": 2,
     "antiphon.retrieval.knowledge": 2,
-    "antiphon.retrieval.prompt": 2,
     "antiphon.store.base": 2,
     "antiphon.auth.base": 2,
     "antiphon.auth.secrets": 2,
@@ -75,9 +70,9 @@ BORDERS = {
     "aiohttp": ("antiphon.engines.vendors", "antiphon.processes.webhook"),  # it uses the vendors' guard
     "multidict": ("antiphon.engines.vendors",),
     "yarl": ("antiphon.engines.vendors", "antiphon.processes.webhook"),
-    "jwt": ("antiphon.auth.signing_keys", "antiphon.auth.single_sign_on"),
+    "jwt": ("antiphon.auth.single_sign_on",),
     "httpx2": (
-        "antiphon.auth.signing_keys",
+        "antiphon.auth.single_sign_on",
         "antiphon.engines.vendors",
         "antiphon.weights",
         "antiphon.retrieval.ingest",
@@ -90,8 +85,8 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
-    "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.metrics_reading"),
-    "psutil": ("antiphon.cli.local_servers", "antiphon.cli.doctor.own_server"),
+    "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.commands.top"),
+    "psutil": ("antiphon.cli.local_servers", "antiphon.cli.doctor.checks"),
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis",),
     "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
@@ -103,34 +98,34 @@ BORDERS = {
         "antiphon.settings",
         "antiphon.domain.values",
         "antiphon.cli.client",
-        "antiphon.cli.price_data",
+        "antiphon.cli.price_import",
         "antiphon.constraints.checker",
         "antiphon.constraints.checking_process",
         "antiphon.constraints.grammar_types",
         "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",
-        "antiphon.engines.profiles",
         "antiphon.engines.vendors",
         "antiphon.processes.ipc",
-        "antiphon.processes.coordinator.frames",
-        "antiphon.processes.knowledge.frames",
+        "antiphon.processes.coordinator.session",
+        "antiphon.processes.knowledge.server",
         "antiphon.engines.host.frames",
-        "antiphon.engines.host.ray.frames",
+        "antiphon.engines.host.ray.replica",
         "antiphon.engines.vllm.rows",
-        "antiphon.ledger.records",
-        "antiphon.retrieval.ingest.extract",
+        "antiphon.ledger.segments",
+        "antiphon.retrieval.ingest.document_reader",
     ),
     "llguidance": ("antiphon.constraints",),
-    "gguf": ("antiphon.weights.convert",),
+    "gguf": ("antiphon.weights.bert_conversion", "antiphon.weights.peft_conversion"),
     "numpy": (
         "antiphon.constraints.guide",
         "antiphon.engines",
-        "antiphon.memory.relevant",
+        "antiphon.memory",
         "antiphon.retrieval",
-        "antiphon.weights.convert",
+        "antiphon.weights.bert_conversion",
+        "antiphon.weights.peft_conversion",
     ),
-    "safetensors": ("antiphon.weights.convert",),
+    "safetensors": ("antiphon.weights.bert_conversion", "antiphon.weights.peft_conversion"),
     "semantic_text_splitter": ("antiphon.retrieval.ingest.split",),
     # Readers of hostile files: only the sandbox imports them.
     "pypdfium2": ("antiphon.retrieval.ingest.pdf",),
@@ -145,19 +140,19 @@ BORDERS = {
     "uvicorn": ("antiphon.http", "antiphon.assembly"),
     # Of the extra ray: the processes of a cluster alone import them.
     "ray": ("antiphon.engines.host.ray",),
-    "grpc": ("antiphon.engines.host.ray.probe",),
+    "grpc": ("antiphon.engines.host.ray.node",),
     "uvloop": (
         "antiphon.http",
         "antiphon.engines.host",
         "antiphon.assembly",
         "antiphon.processes.coordinator",
     ),
-    "yaml": ("antiphon.cli.litellm.reading",),
+    "yaml": ("antiphon.cli.litellm.config",),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
     # In an environment of their own, which only an engine host of vLLM has.
     "vllm": ("antiphon.engines.vllm",),
     "torch": ("antiphon.engines.vllm.plugin",),
-    "tokenizers": ("antiphon.engines.vllm.tokenizer",),
+    "tokenizers": ("antiphon.engines.vllm.model_folder",),
 }
 SERVED = (
     "antiphon.assembly.__main__",
@@ -275,7 +270,7 @@ def test_the_supervisor_reaches_no_framework():
 
 
 def test_what_serves_reaches_no_hub():
-    signing_on = "antiphon.auth.signing_keys"  # asks its issuer, where one is set
+    signing_on = "antiphon.auth.single_sign_on"  # asks its issuer, where one is set
     others = [module for module in modules() if module.name != signing_on]
     assert {"huggingface_hub", "httpx2"} & {
         name for start in SERVED for name in reach(start, others)
@@ -286,9 +281,9 @@ def test_what_serves_reaches_no_hub():
 
 def test_only_the_job_of_the_sandbox_reaches_document_readers():
     readers = {"pypdfium2", "docx", "pptx", "openpyxl", "lxml"}
-    for start in (*SERVED, "antiphon.retrieval.ingest.extract", "antiphon.retrieval.ingest.split"):
+    for start in (*SERVED, "antiphon.retrieval.ingest.document_reader", "antiphon.retrieval.ingest.split"):
         assert readers & reach(start, modules()) == set()
-    assert readers <= reach("antiphon.retrieval.ingest.reading", modules())
+    assert readers <= reach("antiphon.retrieval.ingest.reading_job", modules())
 
 
 def test_an_import_upward_or_sideways_is_found():

@@ -46,9 +46,10 @@ def leaks(name: str, text: str) -> Iterator[str]:
 
 
 def strangers(folders: Iterator[Path], packages: Path) -> Iterator[str]:
-    """Folders of tests that mirror nothing."""
+    """Folders of tests that mirror no package and no module."""
     for folder in folders:
-        if folder.parts[0] not in CROSSING and not (packages / folder).is_dir():
+        mirrored = (packages / folder, (packages / folder).with_suffix(".py"))
+        if folder.parts[0] not in CROSSING and not any(place.exists() for place in mirrored):
             yield f"tests/{folder} mirrors no src/antiphon/{folder}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.cli.doctor.findings import Finding
-from antiphon.cli.doctor.provider_checks import check_providers
+from antiphon.cli.doctor.report import check_providers
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings, RouteSettings
 from antiphon.settings.schema import Settings
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream

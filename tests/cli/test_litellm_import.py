@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # noqa: TID251 - the files that are read are YAML
 
-from antiphon.assembly.providers import require_providers
-from antiphon.cli.litellm.convert import convert_config
-from antiphon.cli.litellm.reading import read_config
-from antiphon.cli.litellm.toml_text import format_toml
-from antiphon.cli.litellm.vendors import VENDORS
-from antiphon.engines.profiles.presets import list_presets
+from antiphon.assembly.vendors import require_providers
+from antiphon.cli.litellm.config import VENDORS, read_config
+from antiphon.cli.litellm.convert import convert_config, format_toml
+from antiphon.engines.vendors.profiles import list_presets
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import load_settings
 from antiphon.settings.schema import Settings

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from antiphon.cli.options import parse_duration, parse_time
+from antiphon.cli.console import parse_duration, parse_time
 from antiphon.cli.serve_options import parse_model
 from antiphon.errors import SettingsError
 

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.price_data import DatedPrice, PriceData, convert_tree, read_prices
-from antiphon.cli.price_import import ImportOptions, ImportPlan, plan_import
+from antiphon.cli.price_import import (
+    DatedPrice,
+    ImportOptions,
+    ImportPlan,
+    PriceData,
+    convert_tree,
+    plan_import,
+    read_prices,
+)
 from antiphon.errors import SettingsError
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings, RouteSettings
 from tests.cli.conftest import Run

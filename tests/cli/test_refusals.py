@@ -117,8 +117,8 @@ def test_missing_libraries_are_named_with_their_installation(
         "jwt",
         "redis",
         "redis.asyncio",
-        "antiphon.limits.redis.limiter",
-        "antiphon.limits.redis.limiter",
+        "antiphon.limits.redis",
+        "antiphon.limits.redis",
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.serve import choose_weight_placement, prepare_settings, size_model
-from antiphon.cli.options import SERVE_OPTIONS
-from antiphon.cli.panel import format_panel
+from antiphon.cli.commands.serve import choose_weight_placement, format_panel, prepare_settings, size_model
+from antiphon.cli.console import SERVE_OPTIONS
 from antiphon.cli.serve_options import ServeOptions, build_serve_options
 from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
 from antiphon.domain.values import replace

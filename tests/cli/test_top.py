@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from antiphon.cli.commands.top import DeviceUse, ModelRates, build_tables, compute_rates
-from antiphon.cli.commands.top_routes import build_route_table, compute_route_rates
-from antiphon.cli.metrics_reading import Latency, estimate_quantile, parse_page
+from antiphon.cli.commands.top import (
+    DeviceUse,
+    Latency,
+    ModelRates,
+    build_route_table,
+    build_tables,
+    compute_rates,
+    compute_route_rates,
+    estimate_quantile,
+    parse_page,
+)
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
 from antiphon.telemetry.exposition import Series, list_series, render_page
 from antiphon.telemetry.metrics import BUILD, Metrics

@@ -12,8 +12,7 @@ from hypothesis import strategies as some
 from msgspec import convert, to_builtins
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
-from antiphon.constraints.compiler_grammar import build_json_grammar
-from antiphon.constraints.grammar_builder import COMPACT, STRICT
+from antiphon.constraints.grammar_builder import COMPACT, STRICT, build_json_grammar
 from antiphon.constraints.grammar_types import (
     WHOLE_TEXT,
     CallFormat,

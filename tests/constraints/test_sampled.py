@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import InvalidValue, UnsupportedParameter

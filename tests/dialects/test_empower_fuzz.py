@@ -9,12 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.encode import encode_flat_error
-from antiphon.dialects.empower.fields import TABLES, EmpowerScope
-from antiphon.dialects.empower.loras import decode_deploy
+from antiphon.dialects.empower.dialect import decode_deploy
+from antiphon.dialects.empower.wire_format import TABLES, EmpowerScope, decode_chat, encode_flat_error
 from antiphon.errors import RequestError
-from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapter_store import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(

@@ -10,12 +10,13 @@ from antiphon.domain.messages import ToolChoice
 from antiphon.domain.request import (
     NO_VENDOR_OPTIONS,
     ConstraintKind,
+    Mirostat,
     Overflow,
     RawPrompt,
     Reasoning,
+    SamplingOptions,
     VendorOptions,
 )
-from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.errors import (
     InvalidValue,
     MalformedBody,

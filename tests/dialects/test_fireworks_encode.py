@@ -15,17 +15,18 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksCompletions,
     FireworksModels,
 )
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
+    CollectedChoice,
+    CollectedGeneration,
     Finished,
     FinishReason,
     Started,
     TextDelta,
+    TokenScore,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
 )
-from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import ToolCall
 from antiphon.domain.models import Adapter, Profile
 from antiphon.domain.request import EmbeddingFacts, GenerationRequest, Output, Pooling, RawPrompt

@@ -8,8 +8,7 @@ import pytest
 
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, Output, RawPrompt, Truncation
-from antiphon.domain.sampling import Mirostat, SamplingOptions
+from antiphon.domain.request import Conversation, Mirostat, Output, RawPrompt, SamplingOptions, Truncation
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter
 
 MESSAGES = [{"role": "user", "content": "hi"}]

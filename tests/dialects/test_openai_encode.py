@@ -15,18 +15,20 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
+    CollectedChoice,
+    CollectedGeneration,
     DiscardedTokens,
     Event,
     Finished,
     FinishReason,
+    PackedScores,
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenScore,
     Usage,
 )
-from antiphon.domain.logprobs import PackedScores, TokenScore
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 

@@ -11,7 +11,7 @@ from openai.types.chat import completion_create_params as chat_reference
 from antiphon.dialects.common import request_types
 from antiphon.dialects.common.field_table import FieldReport, FieldSupport
 from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope, filter_fields
-from antiphon.dialects.openai import embeddings, models, tokens
+from antiphon.dialects.openai import dialect, embeddings, tokens
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {
@@ -43,8 +43,8 @@ SHAPES: dict[FieldScope, type[msgspec.Struct]] = {
     FieldScope.EMBEDDINGS: embeddings.EmbeddingsRequest,
     FieldScope.TOKENIZE: tokens.TokenizeRequest,
     FieldScope.DETOKENIZE: tokens.DetokenizeRequest,
-    FieldScope.LOAD: models.LoadAdapterRequest,
-    FieldScope.UNLOAD: models.UnloadAdapterRequest,
+    FieldScope.LOAD: dialect.LoadAdapterRequest,
+    FieldScope.UNLOAD: dialect.UnloadAdapterRequest,
 }
 REFUSED = [
     (place, field)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.common.encode import encode_error
 from antiphon.dialects.common.fields import TABLES, FieldScope
-from antiphon.dialects.openai import models, tokens
+from antiphon.dialects.openai import dialect, tokens
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import RequestError
 
@@ -33,8 +33,8 @@ DECODERS: dict[FieldScope, Callable[[bytes], object]] = {
     FieldScope.TEXT: decode_text,
     FieldScope.TOKENIZE: tokens.decode_tokenize,
     FieldScope.DETOKENIZE: tokens.decode_detokenize,
-    FieldScope.LOAD: models.decode_load_request,
-    FieldScope.UNLOAD: models.decode_unload_request,
+    FieldScope.LOAD: dialect.decode_load_request,
+    FieldScope.UNLOAD: dialect.decode_unload_request,
 }
 
 

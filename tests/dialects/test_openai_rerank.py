@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.dialects.base import RerankCall, ResponseMeta
 from antiphon.dialects.openai.rerank import MAX_DOCUMENTS, Rerank
-from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.request import Ranking, RerankRequest
 from antiphon.errors import (
     AntiphonError,
     InvalidValue,

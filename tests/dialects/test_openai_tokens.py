@@ -7,8 +7,7 @@ import pytest
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, PromptTokens, TokenizeCall
 from antiphon.dialects.common.request_types import MAX_IDS
 from antiphon.dialects.openai import tokens
-from antiphon.dialects.openai.dialect import decode_text
-from antiphon.dialects.openai.models import OpenAIModels
+from antiphon.dialects.openai.dialect import OpenAIModels, decode_text
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.sgp.legacy.decode import decode_legacy_chat, decode_legacy_text
-from antiphon.dialects.sgp.legacy.encode import (
+from antiphon.dialects.sgp.legacy import (
     LegacyStreamEncoder,
     build_chat_answer,
     build_text_answer,
+    decode_legacy_chat,
+    decode_legacy_text,
     encode_answer,
 )
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
+    CollectedChoice,
+    CollectedGeneration,
     Finished,
     FinishReason,
     ReasoningDelta,

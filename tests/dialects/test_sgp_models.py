@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from antiphon.dialects.base import ModelEntry
-from antiphon.dialects.sgp.models import build_model, build_page, read_query
+from antiphon.dialects.sgp.dialect import build_model, build_model_page, read_query
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingFacts, Pooling
@@ -28,7 +28,7 @@ ENTRIES = (
 
 def page(**query: str) -> Any:
     models = [build_model(entry, LOCAL_ANONYMOUS) for entry in ENTRIES]
-    return json.loads(msgspec.json.encode(build_page(models, read_query(query.items()))))
+    return json.loads(msgspec.json.encode(build_model_page(models, read_query(query.items()))))
 
 
 def names(**query: str) -> list[str]:

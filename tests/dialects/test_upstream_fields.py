@@ -5,7 +5,7 @@ import math
 import pytest
 
 from antiphon.dialects.common.request_types import ChatCompletionRequest, StructuredOutputs
-from antiphon.dialects.common.upstream_fields import (
+from antiphon.dialects.common.vendor_fields import (
     merge_extra_params,
     read_extra_headers,
     read_inference_timeout,

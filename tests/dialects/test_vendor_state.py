@@ -5,12 +5,11 @@ import json
 import pytest
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
-from antiphon.dialects.empower.decode import decode_chat as empower_chat
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
+from antiphon.dialects.empower.wire_format import decode_chat as empower_chat
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions, OpenAICompletions, decode_chat
-from antiphon.domain.collect import collect
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -22,6 +21,7 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    collect,
 )
 from antiphon.domain.messages import Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.doctor.checks import check_memory, check_models, check_port
+from antiphon.cli.doctor.checks import check_memory, check_models, check_port, find_own_server
 from antiphon.cli.doctor.findings import FindingSeverity
-from antiphon.cli.doctor.own_server import find_own_server
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.settings.server import ServerSettings
 from tests.support.commands import run_command

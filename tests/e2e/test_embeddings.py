@@ -9,7 +9,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from antiphon.cli.panel import build_example, describe_embedding
+from antiphon.cli.commands.serve import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.domain.values import replace
 from antiphon.testing import scripted_info

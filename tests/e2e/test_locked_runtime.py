@@ -28,11 +28,10 @@ provider = "v"
 """
 
 NEEDS = {
-    "antiphon.auth.signing_keys": "jwt",
     "antiphon.auth.single_sign_on": "jwt",
     "antiphon.engines.host.ray.request_router": "ray",
     "antiphon.engines.vllm.plugin": "torch",
-    "antiphon.limits.redis.limiter": "redis",
+    "antiphon.limits.redis": "redis",
     "antiphon.retrieval.ingest.pdf": "pypdfium2",
     "antiphon.retrieval.ingest.sheets": "openpyxl",
     "antiphon.retrieval.ingest.slides": "pptx",

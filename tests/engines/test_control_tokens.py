@@ -1,7 +1,6 @@
 """Control tokens are found in pieces that can have them, the longest first, and nowhere else."""
 
-from antiphon.engines.base import TextPiece
-from antiphon.engines.control_tokens import ControlTokens
+from antiphon.engines.base import ControlTokens, TextPiece
 
 
 def test_control_tokens_are_found_where_they_may_be() -> None:

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from antiphon.processes.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
-from antiphon.weights.adapters.adapter_store import AdapterStore
+from antiphon.weights.adapter_store import AdapterStore
 from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import CHAT, KEY, TEXT, at_most, gone, request_bytes, serving
 from tests.support.lora_server import LOAD, MOST, UNLOAD, Lora, lending, write_peft

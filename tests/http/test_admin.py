@@ -12,8 +12,7 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring, SettingsKey
 from antiphon.auth.secrets import Pepper, generate_key
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
@@ -22,18 +21,15 @@ from antiphon.http.admin.recording import RecordingResource
 from antiphon.http.admin.resource import ModelWarnings
 from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
-from antiphon.http.in_flight import InFlightRegistry
+from antiphon.http.running_requests import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
-from antiphon.services.access_tokens import AccessTokens
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceService
-from antiphon.services.request_log import RequestLog
-from antiphon.services.tenancy import TenancyService
-from antiphon.services.usage import UsageService
-from antiphon.store.ledger import SqlEntries, SqlUsage
-from antiphon.store.request_log import SqlRecords
+from antiphon.services.tenancy import AccessTokens, TenancyService
+from antiphon.services.usage import RequestLog, UsageService
+from antiphon.store.ledger import SqlEntries, SqlRecords, SqlUsage
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import (
     CHAT,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from antiphon.domain.tenancy import KeyKind, ProjectRole
-from antiphon.services.limit_validation import MAX_LIMITS
-from antiphon.services.policy import KeyRequest
+from antiphon.domain.identity import KeyKind, ProjectRole
+from antiphon.services.policy import MAX_LIMITS, KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 KEYS, LIMITS = f"{ROOT}/keys", f"{ROOT}/limits"

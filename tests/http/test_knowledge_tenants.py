@@ -14,11 +14,11 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.sgp.dialect import Sgp
-from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.identity import Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.retrieval.base import KnowledgeIndex
-from antiphon.services.knowledge.erasure import KnowledgeErasure
+from antiphon.services.knowledge.tables import KnowledgeErasure
 from antiphon.testing import EmbeddingScript
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.http.test_knowledge import TABLES, form

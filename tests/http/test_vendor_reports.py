@@ -2,8 +2,7 @@
 
 import pytest
 
-from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
-from antiphon.domain.logprobs import NO_ID, TokenScore
+from antiphon.domain.events import NO_ID, Event, Finished, FinishReason, TextDelta, TokenScore
 from tests.support.http_server import CHAT, HELLO, serving
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble, say
 

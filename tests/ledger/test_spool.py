@@ -20,8 +20,17 @@ from antiphon.ledger import drain as draining
 from antiphon.ledger import segments
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
-from antiphon.ledger.records import HEADER, MARK, MAX_PAYLOAD, RecordKind, encode_entry, frame_record
-from antiphon.ledger.segments import SEGMENT_SIZE, SegmentReader, list_segments
+from antiphon.ledger.segments import (
+    HEADER,
+    MARK,
+    MAX_PAYLOAD,
+    SEGMENT_SIZE,
+    RecordKind,
+    SegmentReader,
+    encode_entry,
+    frame_record,
+    list_segments,
+)
 from antiphon.ledger.spool import COMPLETION_EXTRA, SPARE_FILES, UNAVAILABLE_FILE, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent

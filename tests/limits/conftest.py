@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.limits.local import LocalLimiter
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.limits.kinds import KINDS, Kind, TimedRedis
 from tests.support.limits import NOON
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
@@ -16,7 +16,7 @@ from tests.support.waiting import PATIENCE
 def _patient_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine stands still for more than the second after which Redis counts as away. A Redis that is
     stopped refuses at once, so no test waits longer."""
-    monkeypatch.setattr("antiphon.limits.redis.limiter.TIMEOUT_S", PATIENCE)
+    monkeypatch.setattr("antiphon.limits.redis.TIMEOUT_S", PATIENCE)
 
 
 @pytest.fixture

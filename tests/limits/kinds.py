@@ -3,11 +3,11 @@
 from itertools import count
 
 from antiphon.domain.limits import Amounts
+from antiphon.limits.counters import Seeder
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.redis.limiter import RedisLimiter
-from antiphon.limits.redis.scripts import build_scripts
-from antiphon.limits.seeding import Seeder
-from antiphon.testing.clock import FakeClock
+from antiphon.limits.lua_scripts import build_scripts
+from antiphon.limits.redis import RedisLimiter
+from antiphon.testing.scripted_engine import FakeClock
 
 KINDS = ("local", "redis")
 OWN_TIME = "{redis.call('GET', prefix .. ':seconds'), redis.call('GET', prefix .. ':micros')}"

@@ -9,10 +9,9 @@ import pytest
 
 from antiphon.domain.limits import Amounts, BudgetWarning, Measure, Window
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
-from antiphon.limits.budget_watch import BudgetWatch
-from antiphon.limits.redis.limiter import LEASE_S, RedisLimiter
-from antiphon.limits.windows import find_period
-from antiphon.testing.clock import FakeClock
+from antiphon.limits.counters import BudgetWatch, find_period
+from antiphon.limits.redis import LEASE_S, RedisLimiter
+from antiphon.testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, output_tokens
 from tests.support.waiting import await_until
@@ -316,7 +315,7 @@ async def test_leaving_during_an_extension_counts_what_was_used(node, late):
 
 async def test_all_that_is_settled_is_told_where_two_tell_at_once(node, monkeypatch):
     """As at the end: `aclose` tells beside `keep_connected`."""
-    monkeypatch.setattr("antiphon.limits.redis.limiter.BATCH", 1)
+    monkeypatch.setattr("antiphon.limits.redis.BATCH", 1)
     budget = limit(100, OUTPUT, Window.DAY)
     for claim in "abc":
         await node.reserve(claim, [budget], output_tokens(20))

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from antiphon.domain.limits import Amounts, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
+from antiphon.limits.counters import BUCKET, SECOND_NS
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.windows import BUCKET, SECOND
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.limits.reference import Reference
 from tests.support.limits import NOON, limit
@@ -83,7 +83,7 @@ class Trial:
         """Whether some limit has no room, or had none a bucket ago."""
         return any(
             (asked := each.asked(amounts, first))
-            and each.counts(self.at, 2 * BUCKET / SECOND) + asked > each.limit.amount
+            and each.counts(self.at, 2 * BUCKET / SECOND_NS) + asked > each.limit.amount
             for each in self.references
         )
 

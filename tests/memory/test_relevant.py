@@ -5,8 +5,7 @@ from array import array
 import hypothesis
 from hypothesis import strategies as st
 
-from antiphon.memory.relevant import RankedTurns
-from antiphon.memory.turns import count_leading, find_turns, pair_results
+from antiphon.memory import RankedTurns, count_leading, find_turns, pair_results
 from tests.memory.conversations import conversations, places, talk
 
 

@@ -6,21 +6,23 @@ from hypothesis import strategies as st
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.domain.values import replace
-from antiphon.memory.summary import (
+from antiphon.memory import (
     OMITTED,
+    ProcessSummaries,
     PromptBudget,
+    StoredSummaries,
     build_writer_messages,
     choose_budget,
     choose_summary_tokens,
+    count_leading,
     cut_middle,
     digest_beginnings,
     insert_summary,
     list_cuts,
+    pair_results,
     write_transcript,
 )
-from antiphon.memory.summary_caches import ProcessSummaries, StoredSummaries
-from antiphon.memory.turns import count_leading, pair_results
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.memory.conversations import conversations, talk
 
 

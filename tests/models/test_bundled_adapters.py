@@ -12,11 +12,11 @@ from pathlib import Path
 import gguf
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import LoadSpec, SequenceFinished, Steps, StopCause, TextPiece, TokenRequest
 from antiphon.engines.base import TokenSegment as Ids
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.weights.adapters.import_job import read_adapter
+from antiphon.weights.adapter_import import read_adapter
 from antiphon.weights.gguf import read_gguf, read_header
 from models.cantor.lessons import BASE_DIGEST, CLOSING, EXAM, LESSONS, MOODS, OPENING
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     LoadSpec,
     PromptScores,

@@ -10,9 +10,9 @@ from typing import Any
 from antiphon import dialects
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 from antiphon.dialects.common.fields import FieldScope
-from antiphon.dialects.jamai.fields import JamaiScope
-from antiphon.dialects.sgp.fields import SgpScope
-from antiphon.dialects.sgp.legacy.fields import LegacyScope
+from antiphon.dialects.jamai.wire_types import JamaiScope
+from antiphon.dialects.sgp.decode import SgpScope
+from antiphon.dialects.sgp.legacy import LegacyScope
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}
 STORY = "Once upon a time there was a"
@@ -61,14 +61,23 @@ class Spot:
         return name in table and table[name].support is FieldSupport.SUPPORTED
 
 
+BOOKS = {
+    "empower": "empower.wire_format",
+    "fireworks": "fireworks.decode",
+    "jamai": "jamai.wire_types",
+    "openai": "common.fields",
+    "sgp": "sgp.decode",
+}
+"""The module that has the field table of each dialect."""
+
+
 def books() -> dict[str, FieldTable]:
     """The book of every dialect that there is. OpenAI's is the one that the others share."""
     found = {}
     for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
         name = module.name.rpartition(".")[2]
         if module.ispkg and name != "common":
-            scope = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
-            found[name] = import_module(scope).FIELD_TABLE
+            found[name] = import_module(f"{dialects.__name__}.{BOOKS[name]}").FIELD_TABLE
     return found
 
 

@@ -24,7 +24,7 @@ from antiphon.pipeline.adapters import (
 from antiphon.processes.ipc import from_line
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
-from antiphon.weights.adapters.kept_names import KeptNamesFile
+from antiphon.weights.adapter_store import KeptNamesFile
 
 TURNS = 50
 """Turns of the event loop that suffice for a load which nothing delays."""
@@ -266,7 +266,7 @@ async def test_a_registry_without_a_lock_refuses_changes(tmp_path: Path) -> None
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.weights.adapters.kept_names import KeptNamesFile
+from antiphon.weights.adapter_store import KeptNamesFile
 
 async def hold():
     async with KeptNamesFile(Path(sys.argv[1])).hold_changes():

@@ -20,8 +20,8 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Measure
+from antiphon.domain.messages import estimate_tokens, measure_text
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.token_estimate import estimate_tokens, measure_text
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ProviderBroken
 from antiphon.pipeline.run import Pipeline

@@ -16,7 +16,7 @@ from antiphon.processes.ipc import from_line
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
-from antiphon.weights.adapters.kept_names import KeptNamesFile, compute_fingerprint
+from antiphon.weights.adapter_store import KeptNamesFile, compute_fingerprint
 
 QUOTA = ProjectQuota(adapters=2, total_bytes=250)
 

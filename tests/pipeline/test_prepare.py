@@ -13,12 +13,12 @@ from antiphon.domain.request import (
     RawPrompt,
     Reasoning,
     ReasoningTerms,
+    SamplingOptions,
 )
-from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.prepare import prepare, remove_parameter
+from antiphon.pipeline.attempt import prepare, remove_parameter
 from antiphon.testing import ScriptedEngine
 
 TERMS = ReasoningTerms("effort", "budget")

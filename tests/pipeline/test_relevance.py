@@ -4,13 +4,12 @@ from array import array
 
 import pytest
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.events import collect
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
 from antiphon.domain.memory import MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest
-from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -22,7 +21,7 @@ from antiphon.errors import (
     RequestError,
     UnsupportedParameter,
 )
-from antiphon.pipeline.relevance import TurnVectors
+from antiphon.pipeline.remember import TurnVectors
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.scripted_engine import ScriptedEngine

@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
+from antiphon.domain.events import collect
 from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
@@ -18,8 +18,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import SCRIPTED_CONTEXT, ScriptedEngine
+from antiphon.testing.scripted_engine import SCRIPTED_CONTEXT, FakeClock, ScriptedEngine
 from tests.memory.conversations import places, talk
 from tests.support.accounting import Books, limit
 

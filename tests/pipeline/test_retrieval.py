@@ -6,22 +6,13 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Started
-from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.events import Started, collect
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
 from antiphon.domain.memory import LastMessages, Summary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
-from antiphon.domain.request import (
-    Conversation,
-    Embeddings,
-    GenerationRequest,
-    Output,
-    RawPrompt,
-)
-from antiphon.domain.rerank import Ranking
+from antiphon.domain.request import Conversation, Embeddings, GenerationRequest, Output, Ranking, RawPrompt
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval
-from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
@@ -35,13 +26,12 @@ from antiphon.errors import (
     ProviderFailed,
     UnsupportedParameter,
 )
-from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.run import Pipeline
+from antiphon.pipeline.spans import RecordedAnswer
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, ScriptedAnswer, ScriptedEngine
+from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
 
 LONG = replace(SCRIPTED_PROFILE, context_length=100_000)

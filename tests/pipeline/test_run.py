@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import TextDelta
+from antiphon.domain.events import TextDelta, collect
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
@@ -16,8 +15,7 @@ from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidVa
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import ScriptedAnswer, ScriptedEngine, StreamEnding
+from antiphon.testing.scripted_engine import FakeClock, ScriptedAnswer, ScriptedEngine, StreamEnding
 
 REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 

@@ -7,9 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.events import collect
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
 from antiphon.domain.limits import Measure
 from antiphon.domain.memory import MemoryReport, Summary
 from antiphon.domain.messages import Message, Role
@@ -21,7 +21,6 @@ from antiphon.domain.request import (
     Pooling,
     RawPrompt,
 )
-from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -36,12 +35,17 @@ from antiphon.errors import (
     RequestError,
     UnsupportedParameter,
 )
-from antiphon.memory.summary import BEFORE
+from antiphon.memory import BEFORE
+from antiphon.pipeline.remember import MAX_PARTS
 from antiphon.pipeline.run import Pipeline
-from antiphon.pipeline.summarise import MAX_PARTS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.clock import FakeClock
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, ScriptedAnswer, ScriptedEngine, ScriptedRequest
+from antiphon.testing.scripted_engine import (
+    SCRIPTED_PROFILE,
+    FakeClock,
+    ScriptedAnswer,
+    ScriptedEngine,
+    ScriptedRequest,
+)
 from tests.support.accounting import Books, limit
 
 LONG = replace(SCRIPTED_PROFILE, context_length=100_000)

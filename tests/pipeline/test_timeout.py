@@ -10,11 +10,11 @@ from antiphon.domain.events import Event, Started, TextDelta
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine
-from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.engine import CLOCK_SLACK_S, VendorEngine
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import DeadlineExceeded
 from antiphon.pipeline.run import Pipeline

@@ -13,10 +13,10 @@ from antiphon.engines.host.ray.config import (
     Placement,
     require_ray,
 )
-from antiphon.engines.host.ray.deployment import build_actor_options, build_deployment_name, build_scaling
-from antiphon.engines.host.ray.node import find_reason
-from antiphon.engines.host.ray.probe import (
+from antiphon.engines.host.ray.engine import build_actor_options, build_deployment_name, build_scaling
+from antiphon.engines.host.ray.node import (
     describe_resources,
+    find_reason,
     has_resources,
     list_resources,
     require_versions,
@@ -31,9 +31,8 @@ from antiphon.processes.cluster import (
     find_cluster,
 )
 from antiphon.processes.ipc import from_line, to_line
-from antiphon.settings.cluster import ClusterSettings
 from antiphon.settings.models import ModelSettings
-from antiphon.settings.schema import Settings
+from antiphon.settings.schema import ClusterSettings, Settings
 
 HERE = ClusterAddress("127.0.0.1:6379", "t" * 32)
 ENGINE = ReplicaEngine("antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4))

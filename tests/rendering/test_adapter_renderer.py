@@ -6,12 +6,10 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
-from antiphon.domain.request import GenerationRequest, Output, RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.engines.base import Engine, EngineState, ObservableEngine, TokenizerEngine
 from antiphon.errors import EngineUnavailable, ModelNotFound
-from antiphon.rendering.adapter_renderer import AdapterRenderer
-from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.renderer import AdapterRenderer, Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here

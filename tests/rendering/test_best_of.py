@@ -7,8 +7,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.events import DiscardedTokens, Finished, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info

@@ -17,9 +17,8 @@ from antiphon.constraints.grammar_types import load_group
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_notation
-from antiphon.rendering.tools.call_readers import VisiblePart
-from antiphon.rendering.tools.json_call import CallArguments, CallName
+from antiphon.rendering.call_notation import CALL_FAMILIES, detect_notation
+from antiphon.rendering.call_readers import CallArguments, CallName, VisiblePart
 from antiphon.settings.models import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engines.base import TokenKind, Vocabulary
-from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.testing import build_vocabulary
 from antiphon.testing.toy_model import ToyTokenizer
 

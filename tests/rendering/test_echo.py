@@ -6,8 +6,7 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
-from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer

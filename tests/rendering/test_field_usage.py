@@ -7,7 +7,7 @@ from antiphon.domain.messages import Message, Role, ToolCall
 from antiphon.domain.request import Conversation
 from antiphon.domain.values import replace
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
-from antiphon.rendering.template.field_usage import watch_fields
+from antiphon.rendering.template.environment import watch_fields
 from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.rules import open_stream
 from antiphon.testing.scripted_token_engine import CHATML

@@ -13,11 +13,9 @@ from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
-from antiphon.rendering.reasoning.notation import ReasoningPosition, think
-from antiphon.rendering.reasoning.reader import ReasoningReader
-from antiphon.rendering.tools.call_notation import CALL_FAMILIES
-from antiphon.rendering.tools.call_readers import ReasoningPart, VisiblePart
-from antiphon.rendering.tools.json_call import CallArguments, CallName
+from antiphon.rendering.call_notation import CALL_FAMILIES
+from antiphon.rendering.call_readers import CallArguments, CallName, ReasoningPart, VisiblePart
+from antiphon.rendering.reasoning import ReasoningPosition, ReasoningReader, think
 from tests.rendering.test_call_readers import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.domain.events import Finished, TextDelta
-from antiphon.domain.logprobs import TokenScore
-from antiphon.domain.request import RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.events import Finished, TextDelta, TokenScore
+from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.rendering.reasoning.notation import (
+from antiphon.rendering.call_notation import CALL_FAMILIES as CALLS
+from antiphon.rendering.call_readers import CallName, PlainReader, ReasoningPart, Span, VisiblePart
+from antiphon.rendering.reasoning import (
     NO_REASONING,
     REASONING_FAMILIES,
+    ReasoningCounter,
     ReasoningPosition,
+    ReasoningReader,
     detect_reasoning,
 )
-from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
-from antiphon.rendering.tools.call_notation import CALL_FAMILIES as CALLS
-from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, VisiblePart
-from antiphon.rendering.tools.json_call import CallName
 from antiphon.settings.models import ModelSettings
 
 FREE, INSIDE, AFTER = ReasoningPosition.BEFORE, ReasoningPosition.INSIDE, ReasoningPosition.AFTER

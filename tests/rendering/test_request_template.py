@@ -25,6 +25,8 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.processes.sandbox import JobStopped, Stop, run_job
+from antiphon.rendering.call_notation import CALL_FAMILIES as NOTATIONS
+from antiphon.rendering.call_notation import detect_notation
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
@@ -36,8 +38,6 @@ from antiphon.rendering.template.request_template import (
     decode_conversation,
     render,
 )
-from antiphon.rendering.tools.call_notation import CALL_FAMILIES as NOTATIONS
-from antiphon.rendering.tools.call_notation import detect_notation
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.scripted_renderer import answer, asking, renderer

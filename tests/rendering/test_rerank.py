@@ -6,12 +6,18 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.request import EmbeddingRequest, GenerationRequest, Pooling, RawPrompt
-from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.request import (
+    EmbeddingRequest,
+    GenerationRequest,
+    Pooling,
+    Ranking,
+    RawPrompt,
+    RerankRequest,
+)
 from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
+from antiphon.rendering.embedding import find_probability
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.rerank import find_probability
 from antiphon.testing import ScriptedEmbeddingEngine, ScriptedTokenEngine
 
 CONTEXT = Context("r", Actor(ActorKind.ANONYMOUS, "somebody"))

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.events import Finished, FinishReason, TextDelta
-from antiphon.domain.request import Overflow, RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import Overflow, RawPrompt, SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_TRUNCATED
 from antiphon.testing import Script, scripted_info

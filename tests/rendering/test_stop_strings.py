@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
-from antiphon.rendering.decode.stop_strings import MOST_CHARACTERS, StopFilter, StopStrings
+from antiphon.rendering.stop_strings import MOST_CHARACTERS, StopFilter, StopStrings
 
 LETTERS = "abé"
 

@@ -12,20 +12,18 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, KeyKind, Project
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.reserve import LimitIndex
 from antiphon.services.changes import MAX_TRIES, DirectoryChanges
-from antiphon.services.limit_validation import LimitRequest
-from antiphon.services.policy import KeyRequest
+from antiphon.services.policy import KeyRequest, LimitRequest
 from antiphon.services.tenancy import TenancyService
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.changes import SqlFeed
 from antiphon.store.database import Database
+from antiphon.store.directory import SqlFeed
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.waiting import PATIENCE, await_until
 

@@ -3,18 +3,16 @@
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.identity import Actor
+from antiphon.domain.identity import Actor, KeyKind
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
-from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
-from antiphon.services.limit_validation import MAX_LIMITS, LimitRequest
 from antiphon.services.limits import LimitService
-from antiphon.services.policy import KeyRequest
+from antiphon.services.policy import MAX_LIMITS, KeyRequest, LimitRequest
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlRules
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.services.test_tenancy import ADMIN, World
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.settings.cluster import ClusterSettings, find_token, is_in_cluster
 from antiphon.settings.loading import load_settings
-from antiphon.settings.schema import Settings
+from antiphon.settings.schema import ClusterSettings, Settings, find_token, is_in_cluster
 
 TOKEN = "0123456789abcdef" * 2
 

@@ -3,8 +3,7 @@
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.settings.dependencies import DEPENDENCIES
-from antiphon.settings.loading import load_settings
+from antiphon.settings.loading import DEPENDENCIES, load_settings
 from antiphon.settings.schema import Settings
 
 KEYS = {"ANTIPHON_KEYS": "true"}

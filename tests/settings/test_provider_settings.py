@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.assembly.providers import require_providers, resolve_provider
-from antiphon.assembly.vendors import build_client
+from antiphon.assembly.vendors import build_client, require_providers, resolve_provider
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import load_settings
 from antiphon.settings.providers import ProviderSettings

@@ -5,9 +5,7 @@ import random
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import (
+from antiphon.domain.identity import (
     Grant,
     Key,
     KeyKind,
@@ -17,6 +15,8 @@ from antiphon.domain.tenancy import (
     RecordingPolicy,
     User,
 )
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import Price
 from antiphon.domain.values import fields, replace
 from antiphon.store import directory as module
 from antiphon.store.base import ChangeAuthor, Directory, StoredKey

@@ -7,11 +7,11 @@ from queue import Empty, Queue
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.tenancy import Project
+from antiphon.domain.identity import Project
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.changes import COUNTER_INTERVAL_S, REVISION_INTERVAL_S, SqlFeed
 from antiphon.store.database import Database
+from antiphon.store.directory import COUNTER_INTERVAL_S, REVISION_INTERVAL_S, SqlFeed
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.store.test_entries import ENTRY

@@ -13,7 +13,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
-from antiphon.retrieval.ingest.reader import SandboxedReader
+from antiphon.retrieval.ingest.document_reader import SandboxedReader
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.services.knowledge.documents import DocumentJobs, IngestDependencies, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService

@@ -5,7 +5,7 @@ import json
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from antiphon.auth.signing_keys import DISCOVERY
+from antiphon.auth.single_sign_on import DISCOVERY
 from antiphon.errors import IssuerUnavailable
 
 ADDRESS = "https://issuer.example"

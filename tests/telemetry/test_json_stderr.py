@@ -5,14 +5,14 @@ import subprocess
 import sys
 import textwrap
 
-from antiphon.telemetry.json_stderr import convert_line
+from antiphon.telemetry.logs import convert_line
 
 
 def run(code: str) -> tuple[int, list[dict[str, object]]]:
     """Runs code with a JSON log, and parses every line of its standard error."""
     head = """
         import logging, os, subprocess, sys, threading, warnings
-        from antiphon.telemetry.json_stderr import convert_stderr
+        from antiphon.telemetry.logs import convert_stderr
         from antiphon.telemetry.logs import configure, record
         configure("info", "json")
     """
@@ -95,7 +95,7 @@ def test_many_writers_and_long_lines_lose_nothing():
 def test_nobody_who_reads_holds_up_no_writer():
     code = """
         import os
-        from antiphon.telemetry.json_stderr import convert_stderr
+        from antiphon.telemetry.logs import convert_stderr
         reading, writing = os.pipe()
         os.dup2(writing, 2)
         os.close(writing)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.domain.tracing import SpanKind
+from antiphon.domain.context import SpanKind
 from antiphon.settings.server import TracingSettings
 from antiphon.telemetry.otlp import OtlpTracer
 from tests.support.otlp_receiver import Collector, collecting

@@ -5,18 +5,16 @@ from array import array
 
 import pytest
 
-from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta
+from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta, TokenScore
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
-from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
-from antiphon.testing.token_kit.check import SENTENCES
-from antiphon.testing.token_kit.lifecycle_rules import QUEUE_RULES
-from antiphon.testing.token_kit.logprob_rules import SCORE_RULES
-from antiphon.testing.token_kit.probe import TokenProbe
-from antiphon.testing.token_kit.sampling_rules import SAMPLING_RULES
+from antiphon.testing.logprob_rules import SCORE_RULES
+from antiphon.testing.rules import TokenProbe
+from antiphon.testing.sequence_rules import QUEUE_RULES, SAMPLING_RULES
+from antiphon.testing.token_kit import SENTENCES
 
 PATIENCE = 2.0
 """Seconds for an engine that is found by waiting for it in vain."""

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.mask_workers import build_token_table
+from antiphon.constraints.guide import build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
 from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue
 from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.token_kit.check import SENTENCES
-from antiphon.testing.token_kit.probe import TokenProbe
-from antiphon.testing.token_kit.sampling_rules import CONSTRAINT_RULES
+from antiphon.testing.rules import TokenProbe
+from antiphon.testing.sequence_rules import CONSTRAINT_RULES
+from antiphon.testing.token_kit import SENTENCES
 from antiphon.testing.toy_model import ToySampler
 
 

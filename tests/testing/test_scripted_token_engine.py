@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     LoadSpec,
@@ -29,7 +29,7 @@ from antiphon.testing import (
     scripted_info,
 )
 from antiphon.testing.rules import run_beside
-from antiphon.testing.token_kit.check import check_adapters
+from antiphon.testing.token_kit import check_adapters
 
 PROMPT = (TokenSegment((1, 20, 30)),)
 

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.adapters.import_job import (
-    BLOCK,
-    PEFT_FILES,
-    _copy_checked,
-    _enter_directory,
-    copy_allowed,
-)
+from antiphon.weights.adapter_import import BLOCK, PEFT_FILES, _copy_checked, _enter_directory, copy_allowed
 
 
 def test_a_link_made_after_resolving_is_not_followed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue
-from antiphon.weights.adapters.fetch_job import choose_files, fetch_job
+from antiphon.weights.hub.download import choose_files, fetch_job
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 
 PIRATE = "ada/pirate-lora"

@@ -16,9 +16,8 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
-from antiphon.weights.hub.cache import HubCache
+from antiphon.weights.hub.cache import HubCache, Reference, parse
 from antiphon.weights.hub.download import ANSWER_S, FetchProgress, Hub, Stage
-from antiphon.weights.hub.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 
@@ -258,7 +257,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: H
     """A limit on the size of files stands for a full disk: the system refuses a write in the middle."""
     script = (
         "import sys; from pathlib import Path; from antiphon.weights.hub.cache import HubCache\n"
-        "from antiphon.weights.hub.download import Hub; from antiphon.weights.hub.reference import parse\n"
+        "from antiphon.weights.hub.download import Hub; from antiphon.weights.hub.cache import parse\n"
         "Hub(HubCache(Path(sys.argv[1])), endpoint=sys.argv[2]).pull(parse(sys.argv[3]), lambda _: None)"
     )
     limit = len(data) // 2

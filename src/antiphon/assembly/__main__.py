@@ -1,5 +1,6 @@
 """The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration to
-standard input (`engines.host.control`)."""
+standard input (`engines.host.control`).
+"""
 
 import asyncio
 import logging
@@ -17,43 +18,75 @@ import uvloop
 
 from antiphon.assembly.app_state import (
     NodeClients,
+    TenancyParts,
     build_adapters,
     build_app_state,
+    build_tenancy,
     complete_app_state,
+    open_accounting,
 )
 from antiphon.assembly.knowledge import add_knowledge, open_knowledge
-from antiphon.assembly.models import ModelSources, build_models, connect_engines
-from antiphon.assembly.reload import ReloadClient, ServedParts, SettingsReloader, SupervisorInbox
-from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
-from antiphon.assembly.tracing import open_tracer
+from antiphon.assembly.models import (
+    ModelSources,
+    ReloadClient,
+    ServedParts,
+    SettingsReloader,
+    SupervisorInbox,
+    build_models,
+    connect_engines,
+)
 from antiphon.assembly.vendors import build_vendors
-from antiphon.domain.context import SystemClock
+from antiphon.domain.context import SystemClock, Tracer
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host import runtime
+from antiphon.engines.host import control
+from antiphon.engines.host.child import ReloadOrder
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.host.supervisor_messages import ReloadOrder
 from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
     LoadError,
     RequestError,
+    SettingsError,
     StartupError,
     StoreUnavailable,
+    explain_extra,
 )
 from antiphon.http.application import create_app
-from antiphon.http.serve import serve
+from antiphon.http.server import serve
 from antiphon.http.server_status import list_own_series
 from antiphon.pipeline.adapters import AdapterRegistry
-from antiphon.processes.coordinator.assemble import open_coordinator, open_database
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
+from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings
+from antiphon.settings.server import TracingSettings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
+
+
+@asynccontextmanager
+async def open_tracer(settings: TracingSettings) -> AsyncIterator[Tracer | None]:
+    """Yields the tracer while the context lasts; None if no collector is set. Raises SettingsError if the
+    extra `otlp` is missing."""
+    if settings.endpoint is None:
+        yield None
+        return
+    try:
+        from antiphon.telemetry.otlp import create_tracer
+    except ModuleNotFoundError as missing:
+        if not (missing.name or "").startswith("opentelemetry"):
+            raise
+        raise SettingsError(f"tracing.endpoint needs the extra otlp: {explain_extra('otlp')}") from None
+    tracer = create_tracer(settings)
+    try:
+        yield tracer
+    finally:
+        await asyncio.to_thread(tracer.close)
+
 
 EXECUTOR_THREADS = 1
 """Threads for the work on large bodies and conversations, which would block the event loop. The work only
@@ -82,7 +115,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     ):
         inbox = SupervisorInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
-        path = runtime.build_coordinator_path(Path(config.runtime))
+        path = control.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         open_local = partial(open_coordinator, settings, path, clock, database)
         tenancy = accounting = None
@@ -266,7 +299,7 @@ async def _fetch_profile(host: HostTokenEngine, route: ModelRoute) -> None:
 def _exit_orphaned(directory: str) -> None:
     """Ends this process after the supervisor has died, because nobody else would stop it. `directory`: the
     runtime directory."""
-    runtime.remove_unused_directory(Path(directory))
+    control.remove_unused_directory(Path(directory))
     os._exit(1)
 
 

@@ -20,7 +20,7 @@ from antiphon.auth.secrets import (
 )
 from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import find_home
-from antiphon.domain.tenancy import Key, KeyKind
+from antiphon.domain.identity import Key, KeyKind
 from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
 from antiphon.settings.schema import Settings, replace_keys
 from antiphon.store.base import ChangeAuthor, StoredKey, TenancyStore
@@ -82,8 +82,7 @@ def open_database(url: str) -> Database:
 def prepare_knowledge_database(url: str) -> None:
     """Creates the schema of knowledge tables in PostgreSQL. Raises StoreRefused if the database has no
     support for it."""
-    from antiphon.retrieval.postgres.database import KnowledgeDatabase
-    from antiphon.retrieval.postgres.schema import prepare_schema
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase, prepare_schema
 
     with closing(Database(url)) as database:
         try:

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import antiphon
-from antiphon.cli import options
+from antiphon.cli import console
 from antiphon.cli.commands import (
     import_config,
     keys,
     knowledge,
     limits,
-    lora,
     models,
     prices,
     projects,
-    requests,
     store,
     usage,
 )
@@ -55,8 +53,8 @@ app = typer.Typer(
 )
 
 
-app.add_typer(models.app)
-app.add_typer(lora.app)
+app.add_typer(models.models_app)
+app.add_typer(models.lora_app)
 app.add_typer(knowledge.app)
 app.add_typer(projects.app)
 app.add_typer(projects.users_app)
@@ -64,8 +62,8 @@ app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
-app.add_typer(requests.app)
-app.add_typer(usage.app)
+app.add_typer(usage.requests_app)
+app.add_typer(usage.usage_app)
 app.add_typer(store.app)
 app.add_typer(import_config.app)
 
@@ -101,7 +99,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> No
 
 
 @app.command()
-@options.add_serve_options
+@console.add_serve_options
 def serve(serve_options: "ServeOptions") -> None:
     """Serve models over HTTP."""
     from antiphon.cli.commands import serve as command
@@ -146,8 +144,8 @@ def reload(
 
 
 @app.command("config")
-@options.add_serve_options
-def show_config(serve_options: "ServeOptions", json: options.Json = False) -> None:
+@console.add_serve_options
+def show_config(serve_options: "ServeOptions", json: console.Json = False) -> None:
     """Print the settings and their sources.
 
     Accepts the options of `serve`, and shows their effect."""
@@ -158,7 +156,7 @@ def show_config(serve_options: "ServeOptions", json: options.Json = False) -> No
 
 @app.command()
 def chat(
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -179,11 +177,11 @@ def chat(
 
 
 @app.command()
-@options.add_serve_options
+@console.add_serve_options
 def doctor(
     serve_options: "ServeOptions",
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve does.")] = False,
-    json: options.Json = False,
+    json: console.Json = False,
 ) -> None:
     """Find problems that prevent a server from running well.
 
@@ -195,13 +193,13 @@ def doctor(
 
 @app.command()
 def bench(
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
     model: Annotated[str | None, typer.Option(help="The model. [the first one]")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=512, help="Simultaneous requests.")] = 4,
     requests: Annotated[int, typer.Option(min=1, help="Total requests.")] = 32,
     max_tokens: Annotated[int, typer.Option(min=2, help="Most tokens of an answer.")] = 64,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Approximate tokens of a prompt.")] = 128,
-    json: options.Json = False,
+    json: console.Json = False,
 ) -> None:
     """Measure any server with OpenAI's API."""
     from antiphon.cli.commands import bench as command
@@ -213,12 +211,12 @@ def bench(
 
 @app.command()
 def top(
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two readings.")] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print the figures after two readings, and stop.")
     ] = False,
-    json: options.Json = False,
+    json: console.Json = False,
 ) -> None:
     """Show the load of a running server; Ctrl-C ends the display."""
     from antiphon.cli.commands import top as command
@@ -244,7 +242,7 @@ def _build_stderr_context(arguments: list[str]) -> AbstractContextManager[None]:
     if arguments[:1] != ["serve"] or {"-h", "--help"} & set(arguments):
         return nullcontext()
     from antiphon.cli.serve_options import ServeOptions
-    from antiphon.telemetry.json_stderr import convert_stderr
+    from antiphon.telemetry.logs import convert_stderr
 
     log_format, config = _find_option(arguments, "--log-format"), _find_option(arguments, "--config")
     flags = {"log": {"format": log_format}} if log_format else {}

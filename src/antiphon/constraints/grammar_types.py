@@ -2,7 +2,7 @@
 
 A group of calls is the source of a constraint of the kind `calls`. It describes the calls of a model in that
 model's notation. Only the renderer makes groups, but their schemas and formats come from callers.
-`compiler_grammar` writes the grammar of a group.
+`grammar_builder` writes the grammar of a group.
 """
 
 import json

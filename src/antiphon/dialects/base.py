@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from antiphon.domain.context import Context, Origin, RequestProgress
+from antiphon.domain.context import Context, Origin, RequestProgress, Span
 from antiphon.domain.events import Event
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Key, Project, Right
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.models import (
     Adapter,
@@ -22,10 +22,15 @@ from antiphon.domain.models import (
     Profile,
     TokenizerInfo,
 )
-from antiphon.domain.request import Conversation, EmbeddingRequest, Embeddings, GenerationRequest, Prompt
-from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.tenancy import Key, Project
-from antiphon.domain.tracing import Span
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Prompt,
+    Ranking,
+    RerankRequest,
+)
 from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError
 from antiphon.retrieval.knowledge import KnowledgeTables

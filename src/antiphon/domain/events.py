@@ -1,19 +1,145 @@
-"""The events of a generation, and its token usage. A stream contains one Started, then deltas and one
-Finished for each choice, and Usage as the last event. It also contains one PromptScored for each prompt whose
-scores the caller requests. A request that retrieves has References before Started, and UnknownCitations
-before Usage if there are any.
+"""The events of a generation, its token usage and log-probabilities, and the complete answer that `collect`
+makes.
+
+A stream contains one Started, then deltas and one Finished for each choice, and Usage as the last event. It
+also contains one PromptScored for each prompt whose scores the caller requests. A request that retrieves has
+References before Started, and UnknownCitations before Usage if there are any.
 
 Started comes with the first token, so a failure before it is an ordinary error. If no token is made
 (`max_tokens` 0), Started comes when the first choice is complete. Errors are raised, not yielded.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from array import array
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
+from math import isnan
+from typing import overload
 
-from antiphon.domain.logprobs import Scores
+from antiphon.domain.messages import ToolCall
 from antiphon.domain.retrieval import References, UnknownCitations
-from antiphon.domain.values import Value
+from antiphon.domain.values import Struct, Value
+
+NO_ID = -1
+"""The placeholder for an unknown token id."""
+
+
+class TokenScore(Struct, frozen=True):
+    """One token of a text with its log-probability in the model's raw distribution: before bias, penalties,
+    temperature and cuts."""
+
+    token: int
+    """The token's id; `NO_ID` if a vendor does not tell it. The same holds for alternatives."""
+    piece: bytes
+    """The bytes of the token, which may be a part of a character. A control token, which adds no text, has
+    its name here."""
+    logprob: float | None
+    """The log-probability; None for the first token of a prompt, which follows no token."""
+    alternatives: tuple[tuple[int, bytes, float], ...] = ()
+    """The likeliest tokens at this position as (id, piece, log-probability), the likeliest first."""
+    offset: int = 0
+    """The index, in the choice's text, of the character that contains the token's first byte. For a control
+    token at the end it is the text's length."""
+    rank: int | None = None
+    """The token's rank by probability: 1 for the likeliest. None if the caller does not request ranks, and
+    for a prompt's first token."""
+
+
+Scores = Sequence[TokenScore]
+"""The scores of consecutive tokens of one text."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PackedScores(Sequence[TokenScore]):
+    """Scores in arrays. Reading a score creates a `TokenScore`."""
+
+    tokens: Sequence[int]
+    offsets: Sequence[int]
+    logprobs: "array[float]"
+    """The log-probability of each token; NaN for a token without one."""
+    pieces: Sequence[bytes]
+    """The bytes of every token of the vocabulary."""
+    alternatives_per_token: int = 0
+    """The number of alternatives in each `TokenScore`."""
+    alternative_ids: "array[int]" = dataclasses.field(default_factory=lambda: array("i"))
+    """The alternatives' ids, `stored_per_token` for each token."""
+    alternative_logprobs: "array[float]" = dataclasses.field(default_factory=lambda: array("f"))
+    stored_per_token: int | None = None
+    """The number of alternatives that the arrays contain for each token; None means `alternatives_per_token`.
+    A `TokenScore` gets only the first `alternatives_per_token` of them."""
+    ranks: "array[int] | None" = None
+    """One rank for each token; None if not requested."""
+
+    def __len__(self) -> int:
+        return len(self.logprobs)
+
+    def __iter__(self) -> Iterator[TokenScore]:
+        return map(self._build_score, range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> TokenScore: ...
+    @overload
+    def __getitem__(self, index: slice) -> Scores: ...
+    def __getitem__(self, index: int | slice) -> TokenScore | Scores:
+        if isinstance(index, slice):
+            return tuple(self._build_score(position) for position in range(*index.indices(len(self))))
+        return self._build_score(range(len(self))[index])
+
+    def _build_score(self, position: int) -> TokenScore:
+        """Builds the score of the token at this index."""
+        token, value = self.tokens[position], self.logprobs[position]
+        has_logprob = not isnan(value)
+        return TokenScore(
+            token,
+            self.pieces[token],
+            value if has_logprob else None,
+            self._list_alternatives(position) if has_logprob else (),
+            self.offsets[position],
+            self.ranks[position] if has_logprob and self.ranks is not None else None,
+        )
+
+    def _list_alternatives(self, position: int) -> tuple[tuple[int, bytes, float], ...]:
+        """Returns the alternatives of the token at this index."""
+        begin = position * (
+            self.alternatives_per_token if self.stored_per_token is None else self.stored_per_token
+        )
+        end = begin + self.alternatives_per_token
+        ids = self.alternative_ids[begin:end]
+        return tuple(
+            (token, self.pieces[token], value)
+            for token, value in zip(ids, self.alternative_logprobs[begin:end], strict=True)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinedScores(Sequence[TokenScore]):
+    """Several sequences of scores as one, without copying them."""
+
+    parts: tuple[Scores, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[TokenScore]:
+        return chain.from_iterable(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenScore: ...
+    @overload
+    def __getitem__(self, index: slice) -> Scores: ...
+    def __getitem__(self, index: int | slice) -> TokenScore | Scores:
+        return tuple(self)[index]
+
+
+def join_scores(parts: Sequence[Scores]) -> Scores:
+    """Joins the scores to one sequence, without unpacking packed scores."""
+    nonempty = tuple(part for part in parts if part)
+    if all(isinstance(part, tuple) for part in nonempty):
+        return tuple(chain.from_iterable(nonempty))
+    return nonempty[0] if len(nonempty) == 1 else JoinedScores(nonempty)
 
 
 class UsageSource(StrEnum):
@@ -204,3 +330,163 @@ RetrievalEvent = References | UnknownCitations
 """The events that retrieval adds to a stream."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | RetrievalEvent | Usage
+
+
+class Speech(Value, frozen=True):
+    """The spoken answer of one choice."""
+
+    id: str | None
+    """The vendor's id, by which the next request refers to it."""
+    data: str
+    """The recording in base64."""
+    transcript: str
+    expires_at: int | None
+    """The Unix time until which the vendor keeps the speech."""
+
+
+def join_speech(deltas: Sequence[SpeechDelta]) -> Speech | None:
+    """Joins the parts of a spoken answer; None if there are none."""
+    if not deltas:
+        return None
+    return Speech(
+        next((delta.id for delta in deltas if delta.id is not None), None),
+        "".join([delta.data for delta in deltas]),
+        "".join([delta.transcript for delta in deltas]),
+        next((delta.expires_at for delta in deltas if delta.expires_at is not None), None),
+    )
+
+
+class CollectedChoice(Value, frozen=True):
+    """One complete choice."""
+
+    index: int
+    text: str
+    reason: FinishReason
+    scores: Scores | None = None
+    """Log-probabilities of the choice's tokens; None if the caller does not request them."""
+    calls: tuple[ToolCall, ...] = ()
+    """The tool calls in the order in which they began."""
+    reasoning: str = ""
+    """The reasoning before the text, where the model shows it."""
+    ids: tuple[int, ...] = ()
+    """Token ids, as many as `scores`, if the caller requests them."""
+    thinking_blocks: tuple[Mapping[str, object], ...] = ()
+    """The vendor's blocks of reasoning, which the vendor needs back."""
+    speech: Speech | None = None
+    """The spoken answer, if the caller requests one."""
+
+
+class CollectedGeneration(Value, frozen=True):
+    """Everything in a stream that has ended."""
+
+    choices: tuple[CollectedChoice, ...]
+    usage: Usage
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """The token ids of each prompt, if the caller requests them."""
+    prompt_scores: tuple[Scores, ...] = ()
+    """The scores of each prompt's tokens, if the caller requests them."""
+    references: References | None = None
+    """The chunks found in a knowledge table, if the request retrieves."""
+    unknown_citations: tuple[int, ...] = ()
+    """The numbers that the model cited, and that are the number of no chunk in `references`."""
+
+
+class _ChoiceCollector:
+    """Collects the parts of one choice."""
+
+    __slots__ = (
+        "arguments",
+        "blocks",
+        "end",
+        "ids",
+        "reasoning",
+        "scores",
+        "speech",
+        "started_calls",
+        "text",
+    )
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.started_calls: list[ToolCallStarted] = []
+        self.arguments: dict[int, list[str]] = {}
+        """The parts of each call's arguments, by the call's number."""
+        self.blocks: list[Mapping[str, object]] = []
+        self.speech: list[SpeechDelta] = []
+        self.scores: list[Scores] = []
+        self.ids: list[int] = []
+        self.end: Finished | None = None
+
+    def add(self, event: Delta | Finished) -> None:
+        """Adds the next event."""
+        if isinstance(event, TextDelta):
+            self.text.append(event.text)
+        elif isinstance(event, Finished):
+            self.end = event
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning.append(event.text)
+        elif isinstance(event, ToolCallStarted):
+            self.started_calls.append(event)
+        elif isinstance(event, ThinkingBlock):
+            self.blocks.append(event.block)
+        elif isinstance(event, SpeechDelta):
+            self.speech.append(event)
+        else:
+            self.arguments.setdefault(event.index, []).append(event.arguments)
+        if event.scores:
+            self.scores.append(event.scores)
+        if event.ids:
+            self.ids.extend(event.ids)
+
+    def build_choice(self, index: int, end: Finished) -> CollectedChoice:
+        """Builds the complete choice from the collected parts."""
+        scores = None if end.scores is None else join_scores(self.scores)
+        calls = tuple(
+            [
+                ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ())), call.signature)
+                for call in self.started_calls
+            ]
+        )
+        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        ids, blocks, speech = tuple(self.ids), tuple(self.blocks), join_speech(self.speech)
+        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks, speech)
+
+
+async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
+    """Collects a whole stream. Raises the errors of the stream, and ValueError if the events are in a wrong
+    order."""
+    choices: defaultdict[int, _ChoiceCollector] = defaultdict(_ChoiceCollector)
+    usage: Usage | None = None
+    prompts: tuple[tuple[int, ...], ...] = ()
+    prompt_scores: dict[int, Scores] = {}
+    references: References | None = None
+    unknown_citations: tuple[int, ...] = ()
+    async for event in events:
+        if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
+            choices[event.choice].add(event)
+        elif isinstance(event, Usage):
+            usage = event
+        elif isinstance(event, Started):
+            prompts = event.prompts
+        elif isinstance(event, PromptScored):
+            prompt_scores[event.prompt] = event.scores
+        elif isinstance(event, References):
+            references = event
+        elif isinstance(event, UnknownCitations):
+            unknown_citations = event.numbers
+        elif not isinstance(event, DiscardedTokens):
+            choices[event.choice].add(event)
+    if usage is None:
+        raise ValueError("the stream ended without usage")
+    collected = [
+        choice.build_choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end
+    ]
+    return CollectedGeneration(
+        tuple(collected),
+        usage,
+        prompts,
+        tuple(scores for _, scores in sorted(prompt_scores.items())),
+        references,
+        unknown_citations,
+    )

@@ -1,15 +1,17 @@
-"""Models as callers see them: aliases, profiles, LoRA adapters, their deployment, and the load of engines."""
+"""Models as callers see them: aliases, profiles, LoRA adapters and their deployment. Also the load of engines
+and routes.
+"""
 
 import dataclasses
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
 from antiphon.domain.identity import Actor
-from antiphon.domain.request import EmbeddingFacts
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import EmbeddingFacts, SamplingOptions
 from antiphon.domain.values import Struct, field
 
 STAR = "*"
@@ -385,3 +387,19 @@ class Load(Struct, frozen=True):
     """The load of each adapter that was used and is still loaded."""
     devices: tuple[DeviceMemory, ...] = ()
     """The memory of each device that has layers of the model."""
+
+
+class RouteCounts:
+    """The counts of one route in one process. All names of a pattern are counted together."""
+
+    __slots__ = ("first_events", "in_flight", "outcomes", "rests")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        """Requests that run on the route, streams included."""
+        self.outcomes: Counter[str] = Counter()
+        """Attempts that ended: `ok`, `cancelled` by the caller, or the code of their error."""
+        self.rests = 0
+        """Rests after failures."""
+        self.first_events = Timer()
+        """Times from an attempt to its first event."""

@@ -29,9 +29,12 @@ string. `antiphon.testing.check_token_engine` checks the contract:
 - an end-of-generation or stop token that ends a sequence is part of Steps and of the counts. No such token
   comes before `min_tokens`, even if a constraint forces it: if no other token is allowed, InvalidValue is
   raised.
+
+`ControlTokens` finds the control tokens of a vocabulary in a text, for token engines.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -49,10 +52,12 @@ from antiphon.domain.request import (
     EmbedRequest,
     GenerationRequest,
     Prompt,
+    Ranking,
+    RerankRequest,
+    Sampling,
+    SamplingOptions,
     Vectors,
 )
-from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.sampling import Sampling, SamplingOptions
 from antiphon.domain.values import Struct, field
 
 
@@ -549,3 +554,27 @@ class EmbeddingEngine(Protocol):
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Yields one SequenceStarted when the first text is computed, then Vectors. Closing the generator
         ends the request. Actors take turns text by text."""
+
+
+class ControlTokens:
+    """The control tokens of one vocabulary."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        """`ids`: the id of each control token by its text. No text may be empty."""
+        self._ids = ids
+        longest_first = sorted(ids, key=len, reverse=True)
+        self._texts = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def split(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
+        """Yields text and the ids of control tokens, in order. Only pieces with `control` are searched.
+        If two control tokens begin at the same character, the longer one is taken."""
+        for piece in pieces:
+            if not piece.control or self._texts is None:
+                yield piece.text
+                continue
+            index = 0
+            for match in self._texts.finditer(piece.text):
+                yield piece.text[index : match.start()]
+                yield self._ids[match[0]]
+                index = match.end()
+            yield piece.text[index:]

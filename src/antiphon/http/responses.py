@@ -1,14 +1,42 @@
-"""Sends buffered responses and files, and builds the rate-limit headers of OpenAI's responses."""
+"""Sends responses: buffered answers, files, streams of server-sent events, and errors.
 
+Buffered responses have the rate-limit headers of OpenAI's responses.
+
+A stream is written to one client, at the speed at which the client reads. All events of one turn of the event
+loop are written at once. The writer delays the headers until the first event, or for a limited time. So a
+failure before them is a plain HTTP error. After a long pause between events it sends a comment. If the client
+does not read, the writer pauses the producer of events, and disconnects the client after a while.
+
+An error determines the status and the headers, and the dialect determines the body. A log record of an error
+contains no text of the caller. The log names only fields that dialects know, and a model by its own name. For
+an unknown route the log contains the path, shortened and escaped, and the client's address. They help the
+operator to find a client with a wrong base URL.
+"""
+
+import asyncio
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 
 from starlette.types import Message, Send
 
-from antiphon.dialects.base import FileStream, Response
+from antiphon.dialects.base import KEEP_ALIVE, Dialect, Endpoint, FileStream, Request, Response
+from antiphon.dialects.common.field_table import list_body_shapes, list_field_names, list_parameters
 from antiphon.domain.limits import LimitStatus, Measure, Window
-from antiphon.http.connection import Connection
-from antiphon.http.in_flight import ClientLeft
+from antiphon.domain.values import Struct
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceeded,
+    InternalError,
+    MethodNotAllowed,
+    RequestError,
+    RouteNotFound,
+)
+from antiphon.http.authenticate import SCOPE_HEADERS
+from antiphon.http.running_requests import ClientLeft, Connection
+from antiphon.http.services import AppState
+from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 
 NO_CONTENT = 204
 
@@ -118,3 +146,297 @@ def format_duration(seconds: float) -> bytes:
     hours, minutes = divmod(minutes, HOUR_MINUTES)
     fraction = b".%03d" % milliseconds if milliseconds else b""
     return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, seconds_left, fraction.rstrip(b"0"))
+
+
+HIGH_WATER = 1 << 16
+"""The number of bytes that are written at once, even if more data follows: some hundreds of chunks."""
+
+STREAM_HEADERS: list[tuple[bytes, bytes]] = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class StreamTimeouts(Struct, frozen=True):
+    """The timeouts of a stream, in seconds."""
+
+    keep_alive_after: float
+    """The longest pause without an event. After it the writer sends a comment, with the headers before it if
+    the response has not begun."""
+    disconnect_after: float
+    """How long a client can read nothing before it is disconnected."""
+
+
+class EventWriter:
+    """Writes the events of one response. One timer checks the timeouts of the stream. It is set again only
+    after it fires, because setting it for each event would cost time."""
+
+    __slots__ = (
+        "_byte_count",
+        "_connection",
+        "_headers",
+        "_interval",
+        "_keep_alive",
+        "_last_progress_at",
+        "_loop",
+        "_parts",
+        "_planned_flush",
+        "_send",
+        "_timeouts",
+        "_timer",
+        "has_begun",
+    )
+
+    def __init__(
+        self,
+        send: Send,
+        connection: Connection,
+        timeouts: StreamTimeouts,
+        headers: Callable[[], list[tuple[bytes, bytes]]],
+        keep_alive: bytes = KEEP_ALIVE,
+    ) -> None:
+        """`headers` returns further headers of the response. The writer calls it when the response begins.
+        `keep_alive`: the comment that is sent after a long pause."""
+        self.has_begun = False
+        """Whether the response has begun."""
+        self._send = send
+        self._connection = connection
+        self._timeouts = timeouts
+        self._headers = headers
+        self._keep_alive = keep_alive
+        self._parts: list[bytes] = []
+        self._byte_count = 0
+        """The number of bytes in the waiting parts."""
+        self._planned_flush: asyncio.Handle | None = None
+        self._interval = min(timeouts.keep_alive_after, timeouts.disconnect_after)
+        self._loop = asyncio.get_running_loop()
+        self._last_progress_at = self._loop.time()
+        """The time of the last write, or the time at which the client last started to read again."""
+        self._timer = self._loop.call_later(self._interval, self._check_timeouts)
+
+    async def put(self, part: bytes) -> None:
+        """Writes a part. An empty part only begins the response. Waits while the client does not read."""
+        self._parts.append(part)
+        self._byte_count += len(part)
+        if self._connection.is_paused:
+            await self._connection.drain()
+        if self._byte_count > HIGH_WATER:
+            self._flush()
+            await asyncio.sleep(0)  # a producer that never waits lets others run
+        elif self._planned_flush is None:
+            self._planned_flush = self._loop.call_soon(self._flush)
+
+    async def close(self, part: bytes) -> None:
+        """Writes the waiting parts and the last part, and ends the response. Waits while the client does not
+        read."""
+        self._cancel_flush()
+        self._parts.append(part)
+        try:
+            if not self.has_begun:
+                await self._send(self._begin_response())
+            await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
+        finally:
+            self._timer.cancel()
+
+    def abandon(self) -> None:
+        """Stops the writer without writing anything more."""
+        self._cancel_flush()
+        self._timer.cancel()
+
+    def _flush(self) -> None:
+        """Writes the waiting parts. If the client does not read, the parts wait for the next `put` or for the
+        end."""
+        self._cancel_flush()
+        if self._connection.is_paused:
+            return
+        if not self.has_begun:
+            _finish_send(self._send(self._begin_response()))
+        if data := self._take_parts():
+            _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
+        self._last_progress_at = self._loop.time()
+
+    def _begin_response(self) -> Message:
+        """Returns the message that begins the response, and sets `has_begun`."""
+        self.has_begun = True
+        return {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS + self._headers()}
+
+    def _take_parts(self) -> bytes:
+        """Removes the waiting parts, and returns them joined."""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._byte_count = 0
+        return data
+
+    def _cancel_flush(self) -> None:
+        """Cancels the flush that is planned, if there is one."""
+        if self._planned_flush is not None:
+            self._planned_flush.cancel()
+            self._planned_flush = None
+
+    def _check_timeouts(self) -> None:
+        """Sends a comment after a long pause, or disconnects a client that does not read. Then sets the timer
+        again."""
+        now, timeouts, is_paused = self._loop.time(), self._timeouts, self._connection.is_paused
+        timeout = timeouts.disconnect_after if is_paused else timeouts.keep_alive_after
+        due_at = self._last_progress_at + timeout
+        if now < due_at:
+            self._timer = self._loop.call_at(min(due_at, now + self._interval), self._check_timeouts)
+            return
+        if is_paused:
+            self._connection.abort()
+            return
+        self._parts.append(self._keep_alive)
+        self._flush()
+        self._timer = self._loop.call_at(now + self._interval, self._check_timeouts)
+
+
+def _finish_send(sending: Awaitable[None]) -> None:
+    """Runs a coroutine of `send` to its end without the event loop. The coroutine does not wait, because the
+    connection accepts data. Raises RuntimeError if it waits."""
+    try:
+        next(iter(sending.__await__()))
+    except StopIteration:
+        return
+    raise RuntimeError("a write waited on a connection that accepts data")
+
+
+DEFAULT_RETRY_AFTER = 1.0
+"""Seconds for Retry-After if the error names none. An engine restarts within a few seconds."""
+
+CLIENT_RETRY_STATUSES = frozenset({408, 409, 429})
+"""Statuses below 500 that OpenAI's client libraries retry unless `x-should-retry` is false."""
+
+SERVER_ERROR = 500
+
+UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
+
+HEADER_PARAMETERS = frozenset({"authorization", *(name.decode() for name in SCOPE_HEADERS)})
+"""Names of headers that an error can name as its parameter."""
+
+MAX_PATH_LENGTH = 200
+"""The most characters of a path in the log."""
+
+
+def build_internal_error(request_id: str) -> InternalError:
+    """Returns the error that a caller gets for a defect. It contains only the request id."""
+    return InternalError(f"something went wrong inside the server; the request id is {request_id}")
+
+
+def choose_log_level(error: AntiphonError) -> int:
+    """Returns the log level of an error. An error of the caller is information, not a warning."""
+    return logging.INFO if isinstance(error, RequestError) else logging.WARNING
+
+
+def describe_cause(error: AntiphonError) -> str | None:
+    """Returns the cause of an error for the log, or None. The message of a RequestError is left out, because
+    it can contain text of the caller."""
+    return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
+
+
+def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
+    """Returns the headers that an error adds to those of its body. `status` is the status of the response."""
+    headers: list[tuple[bytes, bytes]] = []
+    retry_after, is_budget_spent = error.retry_after, isinstance(error, BudgetExceeded)
+    if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_budget_spent:
+        retry_after = DEFAULT_RETRY_AFTER
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
+    if status in CLIENT_RETRY_STATUSES or status >= SERVER_ERROR or is_budget_spent:
+        headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
+    if status == UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    if error.status == TIMED_OUT:
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | None = None) -> Message:
+    """Returns the message that opens a JSON response."""
+    content_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    return {"type": "http.response.start", "status": status, "headers": content_headers + (headers or [])}
+
+
+async def send_error(
+    send: Send,
+    dialect: Dialect,
+    error: AntiphonError,
+    request: Request,
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    """Sends a whole error response in the dialect's format."""
+    body, status = dialect.encode_error(error, request), dialect.get_status(error)
+    await send(build_json_start(status, len(body), build_error_headers(error, status) + headers))
+    await send({"type": "http.response.body", "body": body})
+
+
+def to_api_error(exception: Exception, request_id: str) -> AntiphonError:
+    """Converts an exception to the error that the caller gets. Any exception but an AntiphonError is a defect
+    and becomes an InternalError. The log gets the defect's file and line, but not its message. The message of
+    an engine's InternalError is already a file and line, and is logged."""
+    if isinstance(exception, InternalError):
+        if exception.message == build_internal_error(request_id).message:
+            return exception
+        record("internal_error", logging.ERROR, request_id=request_id, problem=exception.message)
+        return build_internal_error(request_id)
+    if isinstance(exception, AntiphonError):
+        return exception
+    record("internal_error", logging.ERROR, request_id=request_id, problem=describe_exception(exception))
+    return build_internal_error(request_id)
+
+
+def record_refusal(
+    error: AntiphonError, status: int, request: Request, raw_path: bytes, app_state: AppState
+) -> None:
+    """Logs an error that is sent as a response, unless it is an InternalError: `to_api_error` has logged
+    it."""
+    if isinstance(error, InternalError):
+        return
+    fields: dict[str, object] = {"status": status, "method": request.method}
+    if isinstance(error, RouteNotFound):
+        fields |= {"path": sanitize_path(raw_path), "client": request.client}
+    record_failure("refused", error, request, app_state, fields)
+
+
+def record_failure(
+    event: str,
+    error: AntiphonError,
+    request: Request,
+    app_state: AppState,
+    fields: dict[str, object] | None = None,
+) -> None:
+    """Logs an error with the tokens and times of its request."""
+    record(
+        event,
+        choose_log_level(error),
+        request_id=request.id,
+        code=error.code,
+        cause=describe_cause(error),
+        param=cut_unknown_path(
+            error.param, _list_known_fields(app_state.dialects, app_state.admin_endpoints)
+        ),
+        model=request.progress.model or None,
+        **(fields or {}),
+        **request.progress.log_fields,
+    )
+
+
+@cache
+def _list_known_fields(
+    dialects: tuple[Dialect, ...], admin_endpoints: tuple[Endpoint, ...]
+) -> tuple[frozenset[str], ...]:
+    """Returns the names of all fields, parameters and headers of requests."""
+    bodies = list_field_names(list_body_shapes(admin_endpoints))
+    parameters = {
+        str(parameter["name"]) for endpoint in admin_endpoints for parameter in list_parameters(endpoint)
+    }
+    return (*(dialect.list_fields() for dialect in dialects), bodies | parameters | {"id"}, HEADER_PARAMETERS)
+
+
+def sanitize_path(path: bytes) -> str:
+    """Returns a path in printable ASCII, shortened if it is too long."""
+    text = path[: MAX_PATH_LENGTH + 1].decode("ascii", "backslashreplace")
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= MAX_PATH_LENGTH else printable[:MAX_PATH_LENGTH] + "..."

@@ -1,12 +1,16 @@
-"""The endpoints that describe the server: /health, /health/ready, /version, /load and /metrics.
+"""The endpoints that describe the server: /, /health, /health/ready, /version, /load and /metrics.
 
-/health and /health/ready are public, so they contain only states. /metrics asks all engines at the same time
-and waits at most a second. It reports an engine that does not answer as not up.
+The page at / names the server and links to its documentation. It is public. So it names models only if keys
+are off, because every caller can then list them. /health and /health/ready are public, so they contain only
+states. /metrics asks all engines at the same time and waits at most a second. It reports an engine that does
+not answer as not up.
 """
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
 
 from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
@@ -16,8 +20,8 @@ from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, ObservableEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
-from antiphon.http.errors import DEFAULT_RETRY_AFTER
-from antiphon.http.state import AppState
+from antiphon.http.responses import DEFAULT_RETRY_AFTER
+from antiphon.http.services import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series
@@ -236,3 +240,56 @@ def _declare_info(
         tag="server",
         answers={JSON: {"type": "object", "properties": {name: schema}, "required": [name]}},
     )
+
+
+FRONT_PAGE = "/"
+
+MAX_MODELS = 50
+"""The most models that the page names."""
+
+HTML = "text/html"
+
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (b"vary", b"accept"),
+)
+
+LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+
+
+def declare_front_page(app_state: AppState) -> Endpoint:
+    """Declares the public endpoint of the page."""
+    lists_models = not app_state.verifiers
+
+    async def show(request: Request, _services: Services) -> Response:
+        names = [model.name for model in app_state.models] if lists_models else []
+        if prefers_html(request):
+            return Response(build_front_page(names, lists_models), media_type=HTML, headers=PAGE_HEADERS)
+        content: dict[str, object] = {"name": "Antiphon", **LINKS}
+        content |= {"models": names[:MAX_MODELS]} if lists_models else {}
+        return Response(json.dumps(content).encode() + b"\n", headers=PAGE_HEADERS)
+
+    return Endpoint(method="GET", path=FRONT_PAGE, handler=show, right=None, ends_with_caller=False)
+
+
+def prefers_html(request: Request) -> bool:
+    """Whether the caller is a browser: it names HTML among the types that it accepts."""
+    media_types = b",".join(request.headers.get(b"accept", [])).decode("latin-1").lower().split(",")
+    return any(media_type.partition(";")[0].strip() == HTML for media_type in media_types)
+
+
+def build_front_page(names: Sequence[str], lists_models: bool) -> bytes:
+    """Builds the page. `lists_models`: whether the page names the models, because every caller can list
+    them."""
+    page = files("antiphon.http").joinpath("docs", "front.html").read_text("utf-8")
+    items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MAX_MODELS])
+    remainder = f"<p>and {len(names) - MAX_MODELS} more</p>" if len(names) > MAX_MODELS else ""
+    key_hint = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
+    return page.replace(
+        "<!-- models -->", f"<ul>{items}</ul>{remainder}" if lists_models else key_hint
+    ).encode()

@@ -15,8 +15,7 @@ from pathlib import Path
 from antiphon.domain.ledger import Entry
 from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
-from antiphon.ledger.records import encode_entry
-from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
+from antiphon.ledger.segments import UNFINISHED, SegmentReader, encode_entry, list_segments, try_lock
 from antiphon.ledger.spool import UNAVAILABLE_FILE, prepare_directory
 from antiphon.store.base import EntryStore
 from antiphon.telemetry.logs import describe_exception, record

@@ -16,12 +16,13 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.values import replace
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
-from antiphon.ledger.records import MAX_PAYLOAD, encode_entry
 from antiphon.ledger.segments import (
+    MAX_PAYLOAD,
     SEGMENT_SIZE,
     SegmentWriter,
     compute_record_size,
     create_segment,
+    encode_entry,
     list_segments,
 )
 from antiphon.telemetry.logs import record

@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Clock
-from antiphon.domain.models import (
-    Adapter,
-    AdapterKey,
-    AdapterName,
-    DeployedAdapter,
-    KeptName,
-    NameChange,
-)
+from antiphon.domain.models import Adapter, AdapterKey, AdapterName, DeployedAdapter, KeptName, NameChange
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import AdapterEngine, Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model

@@ -23,7 +23,7 @@ from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
-from antiphon.pipeline.resolve import authorize_name
+from antiphon.pipeline.routing import authorize_name
 from antiphon.telemetry.logs import record
 
 MAX_FETCHING = 2

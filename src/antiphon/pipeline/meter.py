@@ -28,15 +28,14 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.token_estimate import estimate_tokens, measure_speech, measure_text
+from antiphon.domain.messages import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
-from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
-from antiphon.pipeline.spans import close_operation
+from antiphon.pipeline.spans import RecordedAnswer, close_operation
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -101,7 +100,7 @@ class GenerationTally(Struct):
 
     def estimate(self) -> None:
         """Estimates the completion of a stream that ended without the vendor's usage, by the rule of
-        `domain.token_estimate`."""
+        `domain.messages.estimate_tokens`."""
         self.reasoning_tokens = estimate_tokens(self.reasoning_bytes)
         self.completion_tokens = estimate_tokens(self.text_bytes + self.reasoning_bytes)
 

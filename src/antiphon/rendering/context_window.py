@@ -13,24 +13,23 @@ from antiphon.domain.request import (
     Overflow,
     Prompt,
     RawPrompt,
+    SamplingOptions,
     Truncation,
 )
-from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
-from antiphon.rendering.echo import PromptEcho, compute_layout
-from antiphon.rendering.infill import encode_infill
-from antiphon.rendering.logprobs import PromptLogprobs
+from antiphon.rendering.logprobs import PromptEcho, PromptLogprobs, compute_layout
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import (
+    TextTokenizer,
     blame_field,
     context_sentence,
     describe_prompt,
     encode,
+    encode_infill,
     require_token_ids,
 )
-from antiphon.rendering.reasoning.notation import ReasoningPosition
-from antiphon.rendering.tokenizer import TextTokenizer
+from antiphon.rendering.reasoning import ReasoningPosition
 
 MOST_SCORES = 1 << 20
 """The most log-probabilities of one answer, including alternatives. They are about 30 megabytes of JSON.

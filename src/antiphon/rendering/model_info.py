@@ -11,8 +11,9 @@ from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.processes.sandbox import JobStopped, run_job
-from antiphon.rendering.decode.detokenizer import Pieces
-from antiphon.rendering.reasoning.notation import detect_reasoning
+from antiphon.rendering.call_notation import CALL_SIGNS, detect_notation
+from antiphon.rendering.detokenizer import Pieces
+from antiphon.rendering.reasoning import detect_reasoning
 from antiphon.rendering.template.chat_template import (
     BY_TEMPLATE,
     ChatTemplate,
@@ -21,7 +22,6 @@ from antiphon.rendering.template.chat_template import (
     build_proof,
 )
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
-from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_notation
 from antiphon.telemetry.logs import record
 
 PROOF = "antiphon.rendering.template.chat_template:prove"

@@ -1,25 +1,119 @@
 """Streams a prepared request, whose prompts are token ids that fit the context.
 
-The stream runs one sequence for each choice, and merges the events of all sequences. `decode` converts tokens
-to text. `logprobs` adds log-probabilities and ranks candidates. `echo` repeats the prompt.
+The stream runs one sequence for each choice, and merges the events of all sequences. `choice_decoder`
+converts tokens to text. `logprobs` adds log-probabilities, ranks candidates and repeats the prompt. `merge`
+and `enforce_deadline` take streams of any items. They close the source streams before they return, also after
+an error or a cancellation.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import Event, Started, Usage
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
-from antiphon.errors import EngineDied, EngineUnavailable
+from antiphon.errors import AntiphonError, DeadlineExceeded, EngineDied, EngineUnavailable
+from antiphon.rendering.choice_decoder import ChoiceDecoder, build_decode_options
 from antiphon.rendering.context_window import FittedPrompt
-from antiphon.rendering.decode.choice_decoder import ChoiceDecoder, build_decode_options
-from antiphon.rendering.echo import generate_nothing, repeat_prompt
-from antiphon.rendering.logprobs import ScoredDecoder, ScoreOptions, choose_best
+from antiphon.rendering.logprobs import (
+    ScoredDecoder,
+    ScoreOptions,
+    choose_best,
+    generate_nothing,
+    repeat_prompt,
+)
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.output_parser import OutputParser
-from antiphon.rendering.streams import enforce_deadline, merge
+from antiphon.task_group import task_group
+
+T = TypeVar("T")
+
+MOST_WAITING = 64
+"""The most items of all streams that wait for a slow reader. With more, the streams pause."""
+
+
+async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
+    """Yields the items of the stream. Raises DeadlineExceeded when the request's deadline passes before the
+    next item."""
+    async with aclosing(stream):
+        while (item := await _next_in_time(stream, context)) is not None:
+            yield item
+
+
+async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
+    """Returns the stream's next item, or None at its end. Raises DeadlineExceeded."""
+    seconds_left = context.remaining()
+    if seconds_left == 0:
+        raise build_deadline_error()
+    try:
+        async with asyncio.timeout(seconds_left):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise build_deadline_error() from None
+
+
+def build_deadline_error() -> DeadlineExceeded:
+    """Returns the error for a request that missed its deadline."""
+    return DeadlineExceeded(
+        "the request's deadline passed before it was finished; ask for less, or allow more time"
+    )
+
+
+def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yields the items of all streams as they arrive. The items of one stream stay in order. The first error
+    ends all streams and is raised.
+
+    A single stream is returned unchanged, because it needs no task and no queue.
+    """
+    return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
+
+
+Arrival = tuple[T] | AntiphonError | None
+"""An item in a tuple, the error that ended a stream, or None for the end of a stream."""
+
+
+async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yields the items of all streams. Each stream runs in its own task."""
+    queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(MOST_WAITING)
+    async with task_group() as group:
+        for stream in streams:
+            group.create_task(_pump(stream, queue))
+        running_count = len(streams)
+        while running_count:
+            item = await _take_next(queue)
+            if item is None:
+                running_count -= 1
+            else:
+                yield item[0]
+
+
+async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
+    """Returns the next item, or None when a stream has ended. Raises the error that ended a stream."""
+    arrival = await queue.get()
+    try:
+        if isinstance(arrival, AntiphonError):
+            raise arrival
+        return arrival
+    finally:
+        del arrival  # otherwise the error's traceback keeps the whole request in memory
+
+
+async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
+    """Copies one stream to the queue. Errors are put into the queue too, because raising them here would
+    cancel the reader. The traceback is removed, because it would refer to the queue."""
+    try:
+        async with aclosing(stream):
+            async for item in stream:
+                await queue.put((item,))
+    except AntiphonError as error:
+        await queue.put(error.with_traceback(None))
+    else:
+        await queue.put(None)
+
 
 RETRY_AFTER = 1.0
 """Seconds until a caller should retry if the engine restarted after the request was prepared."""

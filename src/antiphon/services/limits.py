@@ -7,15 +7,21 @@ project as a whole. Every caller sees the limits of their own key, user and proj
 
 from collections.abc import Mapping
 
-from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.identity import Actor, ActorKind, Key
 from antiphon.domain.limits import Limit, LimitStatus, Subject
-from antiphon.domain.tenancy import Key
 from antiphon.domain.values import replace
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
 from antiphon.services.changes import DirectoryChanges, replace_by_id
-from antiphon.services.limit_validation import LimitRequest, require_countable, require_unique, require_valid
-from antiphon.services.policy import ONLY_OWNERS_LIMIT, find_by_id, require_admin
+from antiphon.services.policy import (
+    ONLY_OWNERS_LIMIT,
+    LimitRequest,
+    find_by_id,
+    require_admin,
+    require_countable,
+    require_unique,
+    require_valid,
+)
 from antiphon.store.base import RuleStore
 
 

@@ -3,19 +3,18 @@
 A change is in the store and in the keyring before the request is answered. The operator's key can change
 everything. An owner of a project changes its members and its service keys. Every user creates and revokes
 their own access tokens. No caller can create a key with more permissions than their own. Everything that the
-actor cannot see is reported as not found.
+actor cannot see is reported as not found. `AccessTokens` is for dialects whose products have access tokens.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
-from antiphon.domain.identity import Actor
+from antiphon.domain.identity import Actor, AuditEntry, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, ProjectRole, User
 from antiphon.domain.values import Struct, replace
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, NotFound
 from antiphon.services.changes import DirectoryChanges, replace_by_id
-from antiphon.services.policy import KeyRequest, find_by_id, require_admin
+from antiphon.services.policy import NO_EXPIRY, KeyRequest, find_by_id, require_admin
 from antiphon.store.base import StoredKey, TenancyStore
 
 
@@ -349,3 +348,57 @@ class TenancyService:
 def _normalize_email(user: User) -> User:
     """Returns the user with the email address in lower case, because addresses are compared in lower case."""
     return user if user.email is None else replace(user, email=user.email.lower())
+
+
+class AccessTokens:
+    """Lists and changes access tokens. Users see their own tokens. The operator sees the tokens of all users,
+    or of the user that the request names."""
+
+    def __init__(self, tenants: TenancyService, changes: DirectoryChanges, pepper: Pepper) -> None:
+        self._tenants = tenants
+        self._changes = changes
+        self._pepper = pepper
+
+    def list_projects(self, actor: Actor) -> Sequence[Project]:
+        """Lists the projects that the actor can see."""
+        return self._tenants.list_projects(actor)
+
+    def list_tokens(self, actor: Actor) -> Sequence[Key]:
+        """Lists the actor's tokens that have not ended, oldest first."""
+        now = self._changes.now()
+        return [
+            key
+            for key in self._tenants.list_keys(actor)
+            if key.kind is KeyKind.ACCESS_TOKEN
+            and actor.user in (None, key.user)
+            and key.revoked is None
+            and (key.expires or NO_EXPIRY) > now
+        ]
+
+    async def add_token(
+        self, actor: Actor, name: str, project: str | None, expires: int | None
+    ) -> tuple[Key, str]:
+        """Creates a token of the actor's user, with at most the actor's own permissions. Returns the key and
+        the token. `expires`: Unix seconds; None means never. Raises a RequestError."""
+        if project is None and actor.is_bound:
+            project = actor.project
+        request = KeyRequest(KeyKind.ACCESS_TOKEN, project, actor.user, actor.grant, expires, name)
+        issued = await self._tenants.add_key(actor, request)
+        return issued.key, issued.secret
+
+    async def change_token(self, actor: Actor, token: str, change: Callable[[Key], Key]) -> Key:
+        """Changes a token. `token`: its id or its secret. Raises NotFound."""
+        return await self._tenants.change_key(actor, self._find_id(actor, token), change)
+
+    async def revoke_token(self, actor: Actor, token: str) -> None:
+        """Revokes a token. `token`: its id or its secret. Raises NotFound."""
+        await self._tenants.revoke_key(actor, self._find_id(actor, token))
+
+    def _find_id(self, actor: Actor, token: str) -> str:
+        """Returns the id of one of the actor's tokens. `token`: its id or its secret. Raises NotFound."""
+        digest = self._pepper.digest(token)
+        matching_ids = {stored.key.id for stored in self._changes.directory.keys if stored.digest == digest}
+        for key in self.list_tokens(actor):
+            if key.id == token or key.id in matching_ids:
+                return key.id
+        raise NotFound("there is no such token, or it is not yours", param="query.pat_id")

@@ -1,7 +1,8 @@
 """Reads settings: a flag overrides an environment variable, which overrides `antiphon.toml`.
 
-An unknown key is an error that names the most similar known key. This module opens only the settings file at
-the given path.
+An unknown key is an error that names the most similar known key. A setting that has an effect only together
+with another setting is refused by name without it. This module opens only the settings file at the given
+path.
 """
 
 import difflib
@@ -17,9 +18,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from antiphon import validation_messages
+from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
-from antiphon.settings.cluster import require_cluster
-from antiphon.settings.dependencies import require_dependencies
 from antiphon.settings.models import ModelSettings, require_engine_settings, require_hosts
 from antiphon.settings.providers import (
     PROVIDER_NAME,
@@ -29,9 +29,94 @@ from antiphon.settings.providers import (
     require_provider,
     require_routed_models,
 )
-from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
+from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings, require_cluster
 from antiphon.settings.server import ServerSettings, is_loopback
 from antiphon.settings.tenancy import require_complete_oidc, require_complete_webhook
+
+
+class Dependency(Struct, frozen=True):
+    """Settings of a section that have an effect only if a condition on other settings is met."""
+
+    section: str
+    names: tuple[str, ...]
+    is_met: Callable[[Settings], bool]
+    reason: str
+    """Why the settings have no effect if the condition is not met, and which other setting to change."""
+
+
+DEPENDENCIES = (
+    Dependency(
+        "tracing",
+        ("service_name", "sample_ratio", "content", "metrics_interval"),
+        lambda settings: settings.tracing.endpoint is not None,
+        "nothing is traced without a collector; set tracing.endpoint (ANTIPHON_TRACING_ENDPOINT)",
+    ),
+    Dependency(
+        "lora",
+        ("project_adapters",),
+        lambda settings: settings.keys.enabled,
+        "there are no projects without keys; set keys.enabled (ANTIPHON_KEYS=true)",
+    ),
+    Dependency(
+        "lora",
+        ("project_adapters",),
+        lambda settings: bool(settings.lora.repositories),
+        "projects load adapters only from repositories; set lora.repositories (ANTIPHON_LORA_REPOSITORIES)",
+    ),
+    Dependency(
+        "lora",
+        ("project_bytes",),
+        lambda settings: settings.lora.project_adapters > 0,
+        "projects have no adapters; raise lora.project_adapters (ANTIPHON_LORA_PROJECT_ADAPTERS)",
+    ),
+    Dependency(
+        "lora",
+        ("max_bytes", "keep_names"),
+        lambda settings: bool(settings.lora.directories or settings.lora.repositories),
+        "callers cannot load adapters; set lora.directories (ANTIPHON_LORA_DIRECTORIES) or lora.repositories "
+        "(ANTIPHON_LORA_REPOSITORIES)",
+    ),
+    Dependency(
+        "limits",
+        ("prefix",),
+        lambda settings: settings.limits.url is not None,
+        "Redis is not used; set limits.url (ANTIPHON_LIMITS_URL)",
+    ),
+    Dependency(
+        "memory",
+        ("summary_days",),
+        lambda settings: settings.memory.summaries > 0,
+        "no summary is stored; raise memory.summaries (ANTIPHON_MEMORY_SUMMARIES), which is 0",
+    ),
+    Dependency(
+        "engine",
+        ("memory_budget",),
+        lambda settings: any(model.load == "request" for model in settings.models),
+        'there is no model with load = "request"; set load = "request" in a [[models]] table',
+    ),
+    Dependency(
+        "server",
+        ("allowed_hosts",),
+        lambda settings: not settings.keys.enabled and settings.server.api_key is None,
+        "a server with keys accepts every host name; leave keys.enabled (ANTIPHON_KEYS) and server.api_key "
+        "(ANTIPHON_API_KEY) out",
+    ),
+)
+
+
+def require_dependencies(settings: Settings) -> None:
+    """Raises SettingsError for a setting without an effect."""
+    for dependency in DEPENDENCIES:
+        if dependency.is_met(settings):
+            continue
+        section = getattr(settings, dependency.section)
+        for name, variable, _, default in list_settings(dependency.section):
+            if name in dependency.names and getattr(section, name) != default:
+                setting = f"{dependency.section}.{name}"
+                raise SettingsError(
+                    f"{setting} ({variable}) has no effect: {dependency.reason}, or leave {setting} out"
+                )
+
 
 T = TypeVar("T")
 

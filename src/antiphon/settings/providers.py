@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.domain.models import STAR
-from antiphon.domain.upstream_headers import RESERVED_HEADERS, is_header_name, is_protected
+from antiphon.domain.vendor_fields import RESERVED_HEADERS, is_header_name, is_protected
 from antiphon.errors import SettingsError
 from antiphon.settings.server import POSITIVE
 

@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
+from antiphon.domain.identity import AuditEntry, Key, Membership, Project, User
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.domain.values import asdict, fields
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE, ChangeAuthor, Directory, StoredKey
-from antiphon.store.changes import change_directory, describe_row, read_revision
 from antiphon.store.database import Database
-from antiphon.store.directory import read_changes, read_directory
+from antiphon.store.directory import (
+    change_directory,
+    describe_row,
+    read_changes,
+    read_directory,
+    read_revision,
+)
 from antiphon.telemetry.logs import record
 
 

@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 
 from antiphon.domain import values
-from antiphon.domain.models import Timer
-from antiphon.domain.route_counts import RouteCounts
+from antiphon.domain.models import RouteCounts, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 

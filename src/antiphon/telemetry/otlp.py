@@ -25,8 +25,8 @@ from opentelemetry.trace import Tracer as OtelSdkTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from antiphon import __version__
+from antiphon.domain.context import Attributes, AttributeValue, Span, SpanKind
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.tracing import Attributes, AttributeValue, Span, SpanKind
 from antiphon.settings.server import TracingSettings
 
 SCOPE = "antiphon"

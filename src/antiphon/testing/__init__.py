@@ -4,17 +4,17 @@ They need no test framework: the kits are async functions that raise AssertionEr
 broken rule.
 """
 
-from antiphon.testing.clock import FakeClock
 from antiphon.testing.embedding_kit import check_embedding_engine
 from antiphon.testing.engine_kit import check_engine
 from antiphon.testing.scripted_engine import (
     EmbeddingScript,
+    FakeClock,
     ScriptedAnswer,
     ScriptedEmbeddingEngine,
     ScriptedEngine,
 )
 from antiphon.testing.scripted_token_engine import Failure, Hold, Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.token_kit.check import check_adapters, check_token_engine
+from antiphon.testing.token_kit import check_adapters, check_token_engine
 from antiphon.testing.toy_model import build_vocabulary
 
 __all__ = [

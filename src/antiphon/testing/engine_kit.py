@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
+    CollectedGeneration,
     DiscardedTokens,
     Event,
     Finished,
@@ -21,13 +21,20 @@ from antiphon.domain.events import (
     PromptScored,
     Started,
     TextDelta,
+    TokenScore,
     Usage,
+    collect,
 )
-from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.models import Load, Profile
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    Prompt,
+    RawPrompt,
+    SamplingOptions,
+)
 from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter

@@ -3,7 +3,7 @@
 It has no tokens of its own: each delta counts as one token, whose log-probability decreases by one at each
 place, and `encode` returns UTF-8 bytes. It satisfies the contract of `Engine` and supports `max_tokens`,
 `choices`, `echo` and `logprobs`. It ranks no candidates, as all are equal. It records every stream and its
-ending.
+ending. `FakeClock` moves only when a test advances it, with countable ids and seeds.
 """
 
 import asyncio
@@ -14,12 +14,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
-from itertools import chain, cycle, islice
+from itertools import chain, count, cycle, islice
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import DiscardedTokens, Event, Finished, FinishReason, Started, TextDelta, Usage
+from antiphon.domain.events import (
+    DiscardedTokens,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    TokenScore,
+    Usage,
+)
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import (
     Conversation,
@@ -54,6 +62,34 @@ from antiphon.errors import (
 )
 from antiphon.testing.scripted_token_engine import BOUNDS, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy_model import build_vocabulary
+
+
+class FakeClock:
+    """A `Clock` that tests control: equal calls in equal order give equal values."""
+
+    def __init__(self, monotonic: float = 1000.0, wall: float = 1_800_000_000.0) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._ids = count(1)
+        self._seeds = count(1)
+
+    def advance(self, seconds: float) -> None:
+        """Moves both times forward."""
+        self._monotonic += seconds
+        self._wall += seconds
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def wall(self) -> float:
+        return self._wall
+
+    def unique(self) -> str:
+        return f"{next(self._ids):032x}"
+
+    def seed(self) -> int:
+        return next(self._seeds)
+
 
 DIMENSIONS = 8
 

@@ -17,7 +17,7 @@ from itertools import chain, cycle, repeat
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.models import Load
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import (
     Counts,

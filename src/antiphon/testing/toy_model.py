@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
 from antiphon.errors import InvalidValue
 

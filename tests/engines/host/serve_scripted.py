@@ -9,10 +9,9 @@ import sys
 
 from antiphon.errors import AntiphonError
 from antiphon.processes.supervisor import Programs, ServingInfo, supervise
-from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
-from antiphon.settings.server import LogSettings, ServerSettings
+from antiphon.settings.server import KnowledgeSettings, LogSettings, ServerSettings
 from antiphon.telemetry.logs import configure
 
 

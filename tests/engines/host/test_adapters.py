@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.server import serve_engine

@@ -2,7 +2,7 @@
 
 from antiphon.engines.base import EngineState, TextPiece, TokenRequest
 from antiphon.testing import Script, ScriptedTokenEngine, check_token_engine, scripted_info
-from antiphon.testing.token_kit.probe import UNTIL_CLOSED
+from antiphon.testing.rules import UNTIL_CLOSED
 from tests.support.host_engines import SPEC
 from tests.support.host_link import open_link
 

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.engines.base import TextPiece
 from antiphon.engines.host.control import HostOrder, StatusPipe
-from antiphon.engines.host.idle import FIRST_USE_S, PAUSE_S, IdleUnloading
+from antiphon.engines.host.server import FIRST_USE_S, PAUSE_S, IdleUnloading
 from antiphon.errors import EngineUnavailable
 from antiphon.settings.models import ModelSettings
 from tests.support.host_engines import build_request, create_brief_engine, create_endless_engine

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.host.runtime import (
+from antiphon.engines.host.control import (
+    DIRECTORY_PREFIX,
     LONGEST_PATH,
-    PREFIX,
     build_socket_path,
     create_runtime_directory,
     find_usable_base,
@@ -31,7 +31,7 @@ def test_it_is_private_and_short_and_gone_afterwards() -> None:
 
 def test_a_living_supervisors_directory_is_left_alone() -> None:
     with short_directory() as base, create_runtime_directory(base) as path:
-        remove_stale_directories(base, PREFIX)
+        remove_stale_directories(base, DIRECTORY_PREFIX)
         remove_unused_directory(path)
         with create_runtime_directory(base) as second:
             assert second != path
@@ -54,7 +54,7 @@ def test_a_directory_that_is_not_ours_is_not_swept(name: str) -> None:
         other = base / name
         other.mkdir()
         (other / ("file" if name == "antiphon-0123abcd" else "lock")).write_bytes(b"")
-        remove_stale_directories(base, PREFIX)
+        remove_stale_directories(base, DIRECTORY_PREFIX)
         assert other.exists()
 
 
@@ -64,7 +64,7 @@ def test_a_link_to_elsewhere_is_not_followed() -> None:
         elsewhere.mkdir()
         (elsewhere / "lock").write_bytes(b"")
         (base / "antiphon-0123abcd").symlink_to(elsewhere)
-        remove_stale_directories(base, PREFIX)
+        remove_stale_directories(base, DIRECTORY_PREFIX)
         assert (elsewhere / "lock").exists()
 
 
@@ -100,7 +100,7 @@ def test_no_place_at_all_is_a_sentence() -> None:
 
 
 def test_a_child_waits_for_the_lock_and_removes_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.engines.host.runtime.PATIENCE", 50.0)
+    monkeypatch.setattr("antiphon.engines.host.control.LOCK_PATIENCE", 50.0)
     with short_directory() as base:
         place = base / "antiphon-0123abcd"
         place.mkdir()

@@ -4,11 +4,10 @@ library do, without computing. It fails when a plan would compute a token upon o
 from collections.abc import Callable
 from typing import Any
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
 from antiphon.engines.llama.batch import DecodeCall, StepPlan
-from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
-from antiphon.engines.llama.kv.pool import PoolLayout
+from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PoolLayout
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
 

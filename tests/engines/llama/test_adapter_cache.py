@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
+from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.errors import EngineError, LoadError
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from antiphon.domain.models import AdapterLoad
-from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module

@@ -12,7 +12,7 @@ from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, 
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.errors import LoadError
-from antiphon.weights.adapters.import_job import import_adapter
+from antiphon.weights.adapter_import import import_adapter
 from antiphon.weights.gguf import read_header
 from models.cantor.convert import reference_weights, write_gguf
 

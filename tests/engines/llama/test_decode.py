@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     PromptScores,
     SequenceFinished,
@@ -21,7 +21,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
+from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import SequenceStream, StreamEnd

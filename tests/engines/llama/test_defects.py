@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import decode as decoding
-from antiphon.engines.sampling import SamplingState, filters, sampler
+from antiphon.engines.sampling import SamplingState, sampler
 from antiphon.errors import InternalError
 from tests.engines.llama.conftest import loaded
 
@@ -74,7 +74,7 @@ async def test_a_draw_that_raises_ends_its_sequence_and_no_other(models, monkeyp
         whole: list[Any] = []
         undisturbed = await together(engine, whole)
         assert len(whole) > AFTER, "the faulty one goes on as long as nothing is broken"
-        monkeypatch.setattr(sampler, "find_typical", breaking(filters.find_typical, AFTER))
+        monkeypatch.setattr(sampler, "find_typical", breaking(sampler.find_typical, AFTER))
         cut: list[Any] = []
         with caplog.at_level(logging.ERROR):
             assert await together(engine, cut) == undisturbed

@@ -7,18 +7,23 @@ from pathlib import Path
 import pytest
 
 from antiphon.domain.models import DeviceLayers
-from antiphon.domain.request import EmbedRequest
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import EmbedRequest, Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.context import FLASH_AUTO, FLASH_ON, ContextSizes, NativeContext
-from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
-from antiphon.engines.llama.libllama.layer_sizes import list_parts, read_layer_sizes
 from antiphon.engines.llama.libllama.library import FUNCTIONS, Library, find_installed, open_library
 from antiphon.engines.llama.libllama.model import NativeModel, place_weights
-from antiphon.engines.llama.placement import Device, LayerPlacement
+from antiphon.engines.llama.libllama.placement import (
+    Device,
+    LayerPlacement,
+    can_compute_with,
+    list_backends,
+    list_devices,
+    list_parts,
+    read_layer_sizes,
+)
 from antiphon.errors import DeviceMemoryExceeded, EngineDied, EngineUnavailable, LoadError
 from antiphon.weights.gguf import read_extents
 from tests.engines.llama.conftest import loaded

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     KVLayout,

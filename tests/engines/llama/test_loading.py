@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import pytest
 
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import SamplingOptions
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama.context import ContextSizes, NativeContext
 from antiphon.engines.llama.libllama.library import find_library

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.llama.placement import (
+from antiphon.engines.llama.libllama.placement import (
     RESERVE,
     Device,
     LayerPlacement,

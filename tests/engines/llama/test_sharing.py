@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     KVLayout,

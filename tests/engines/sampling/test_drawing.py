@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import SamplingState
-from antiphon.engines.sampling.filters import apply_filters
+from antiphon.engines.sampling.sampler import apply_filters
 from antiphon.engines.sampling.sampling_state import draw_uniform, hash_seed
 from antiphon.errors import InvalidValue
 

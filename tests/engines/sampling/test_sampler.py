@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import SampledToken, Sampler, SamplingState
 from antiphon.errors import EngineError, InvalidValue
 from tests.engines.sampling import reference

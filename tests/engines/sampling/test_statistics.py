@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import SampledToken, Sampler, SamplingState
 from tests.engines.sampling import reference
 

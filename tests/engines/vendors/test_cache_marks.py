@@ -17,11 +17,11 @@ from antiphon.domain.messages import (
     Tools,
 )
 from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile
 
 MODEL = VendorModel("m", "p", VendorProfile(modalities=("text", "image")))
 KEPT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}

@@ -6,17 +6,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
+from antiphon.domain.events import collect
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
-from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.run import Pipeline

@@ -14,8 +14,8 @@ from yarl import URL
 
 from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.pool import ConnectionPool, VendorProtocol
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.engines.vendors.transport import ConnectionPool, VendorProtocol
 from antiphon.errors import ProviderFailed, ProviderTimeout
 from tests.support.waiting import await_until
 

@@ -9,16 +9,16 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    Mirostat,
     Output,
     Overflow,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
+    SamplingOptions,
     SpeechOptions,
     VendorOptions,
 )
-from antiphon.domain.sampling import Mirostat, SamplingOptions
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
@@ -30,6 +30,7 @@ from antiphon.engines.vendors.parameters import (
     list_sampling,
     require_supported,
 )
+from antiphon.engines.vendors.profiles import VendorProfile
 from antiphon.errors import UnsupportedParameter
 
 TAKEN = frozenset({"response_format", "temperature"})

@@ -14,10 +14,10 @@ from antiphon.domain.events import Event, Finished, TextDelta, Usage, UsageSourc
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import (
     ProviderBroken,
@@ -139,7 +139,7 @@ async def test_nobody_waits_for_the_end_of_a_complete_stream(
 ):
     """The vendor never ends it, so who waits for the end waits for a minute."""
     async with connect(upstream, chunk_timeout=60) as provider:
-        monkeypatch.setattr("antiphon.engines.vendors.stall_watch.LAST_BYTES_S", 120.0)
+        monkeypatch.setattr("antiphon.engines.vendors.transport.LAST_BYTES_S", 120.0)
         began = time.monotonic()
         assert await read(provider, "fake-stall-at-after-done") == "".join(WORDS)
         assert time.monotonic() - began < 60

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.engines.vendors.sse import MAX_EVENT, EventSplitter
+from antiphon.engines.vendors.transport import MAX_EVENT, EventSplitter
 
 
 def test_events_before_one_that_is_too_large_are_returned():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.rerank import RerankRequest
+from antiphon.domain.request import RerankRequest
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream

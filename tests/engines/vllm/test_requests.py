@@ -2,16 +2,15 @@
 
 import pytest
 
-from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Constraint, ConstraintKind, Mirostat, Sampling
 from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
-from antiphon.engines.vllm.requests import (
+from antiphon.engines.vllm.rows import ARGUMENT, decode_row
+from antiphon.engines.vllm.translation import (
     ModelLimits,
     build_parameters,
     find_stop_cause,
     require_valid_request,
 )
-from antiphon.engines.vllm.rows import ARGUMENT, decode_row
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 
 CPU = ModelLimits(context_length=20, vocabulary=100, end_ids=(2, 4), draws_all=True)

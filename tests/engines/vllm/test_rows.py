@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.mask_workers import MaskWorkers
+from antiphon.constraints.guide import MaskWorkers
 from antiphon.constraints.matching import TokenTable
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.engines.vllm.rows import RowRequest, RowTable, decode_row, encode_row
 from antiphon.errors import AntiphonError, InvalidValue

@@ -9,7 +9,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
-from antiphon.processes.coordinator.assemble import open_drain, open_seeder
+from antiphon.processes.coordinator.coordinator import open_drain, open_seeder
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database

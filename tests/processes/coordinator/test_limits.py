@@ -13,14 +13,13 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
+from antiphon.limits.counters import LedgerSeeder, SeedAmounts
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
-from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
-from antiphon.processes.coordinator.limiter import SharedLimiter
+from antiphon.processes.coordinator.client import CoordinatorClient, SharedLimiter
+from antiphon.processes.coordinator.session import TO_PROCESS, Welcome
 from antiphon.processes.ipc import Channel, FrameReader
 from antiphon.store.ledger import SqlEntries
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.limits import NOON, ONE, limit, output_tokens

@@ -13,13 +13,11 @@ import pytest
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
-from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import SeedAmounts
-from antiphon.limits.snapshot import pop_snapshot, save_snapshot
-from antiphon.limits.windows import SECOND, ClockReading
+from antiphon.limits.counters import SECOND_NS, ClockReading, SeedAmounts
+from antiphon.limits.local import LocalLimiter, pop_snapshot, save_snapshot
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.testing.clock import FakeClock
+from antiphon.testing.scripted_engine import FakeClock
 from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes
 from tests.support.host_link import short_directory
 from tests.support.limits import ONE, limit, output_tokens
@@ -235,7 +233,7 @@ async def test_what_was_counted_outlives_a_stop_and_a_start_in_a_file(path, proc
     assert await left(third) == [100, 100, 3], "after a death there is the ledger alone"
 
 
-NOW = ClockReading(50_000 * SECOND, 1_800_000_000.0)
+NOW = ClockReading(50_000 * SECOND_NS, 1_800_000_000.0)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +249,9 @@ NOW = ClockReading(50_000 * SECOND, 1_800_000_000.0)
 )
 def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic, is_used):
     """Not an old one, nor where a clock was set, nor after another start of the machine."""
-    clock, path = FakeClock(NOW.monotonic / SECOND, NOW.wall), tmp_path / KEPT
+    clock, path = FakeClock(NOW.monotonic / SECOND_NS, NOW.wall), tmp_path / KEPT
     save_snapshot(path, LocalLimiter(clock).build_snapshot())
-    now = ClockReading(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
+    now = ClockReading(NOW.monotonic + int(monotonic * SECOND_NS), NOW.wall + wall)
     assert (pop_snapshot(path, now) is not None) is is_used
     assert not path.exists()
 
@@ -267,6 +265,6 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path, content):
 
 def test_a_file_of_another_release_is_none(tmp_path):
     path = tmp_path / KEPT
-    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).build_snapshot())
+    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND_NS, NOW.wall)).build_snapshot())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"release": "0"}))
     assert pop_snapshot(path, NOW) is None

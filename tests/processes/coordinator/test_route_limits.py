@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.domain.context import SystemClock
 from antiphon.errors import ProviderUnavailable
-from antiphon.processes.coordinator.assemble import open_coordinator
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.coordinator import open_coordinator
 from antiphon.settings.schema import Settings
 from antiphon.testing import FakeClock, ScriptedAnswer
 from tests.processes.coordinator.processes import connected

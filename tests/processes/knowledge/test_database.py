@@ -8,10 +8,10 @@ from typing import Literal
 import pytest
 
 from antiphon.errors import KnowledgeUnavailable, SettingsError
-from antiphon.processes.knowledge.host import filter_environment
+from antiphon.processes.supervisor import filter_environment
 from antiphon.retrieval.base import DocumentState, SearchQuery
-from antiphon.settings.knowledge import KnowledgeSettings
 from antiphon.settings.schema import Settings, find_knowledge_database
+from antiphon.settings.server import KnowledgeSettings
 from antiphon.settings.tenancy import KeysSettings
 from tests.processes.knowledge.test_process import retry, run_knowledge, run_without_rest
 from tests.retrieval.knowledge import (

@@ -5,7 +5,7 @@ import codecs
 import pytest
 
 from antiphon.errors import InvalidValue
-from antiphon.retrieval.ingest.encoding import clean_text, decode_text, find_html_charset, parse_charset
+from antiphon.retrieval.ingest.reading_job import clean_text, decode_text, find_html_charset, parse_charset
 
 TEXT = "Grüße, 漢字 😀"
 

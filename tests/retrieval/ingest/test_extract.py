@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedMediaType
+from antiphon.retrieval.ingest.document_reader import extract
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, DocumentFormat, ExtractedPage
-from antiphon.retrieval.ingest.extract import extract
 from tests.support.processes import descendants
 from tests.support.waiting import await_until
 

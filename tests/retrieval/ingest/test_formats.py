@@ -7,8 +7,7 @@ import zipfile
 import pytest
 
 from antiphon.errors import InvalidValue, UnsupportedMediaType
-from antiphon.retrieval.ingest.documents import DocumentFormat
-from antiphon.retrieval.ingest.formats import OFFICE, detect_format
+from antiphon.retrieval.ingest.documents import OFFICE, DocumentFormat, detect_format
 
 
 def archive(*names: str) -> bytes:

@@ -8,11 +8,10 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedMediaType
-from antiphon.retrieval.ingest import formats
-from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, ExtractedPage
-from antiphon.retrieval.ingest.extract import extract
-from antiphon.retrieval.ingest.formats import require_readable
-from antiphon.retrieval.ingest.reading import read_document
+from antiphon.retrieval.ingest import documents
+from antiphon.retrieval.ingest.document_reader import extract
+from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, ExtractedPage, require_readable
+from antiphon.retrieval.ingest.reading_job import read_document
 from tests.support.documents import (
     lie_about_size,
     make_docx,
@@ -210,7 +209,7 @@ async def test_each_format_is_read_in_the_sandbox(tmp_path):
 
 
 def test_without_the_extra_a_format_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(formats, "LIBRARIES", dict.fromkeys(formats.LIBRARIES, "no_such_library"))
+    monkeypatch.setattr(documents, "LIBRARIES", dict.fromkeys(documents.LIBRARIES, "no_such_library"))
     for name, kind in {"a.pdf": "PDF", "a.docx": "DOCX", "a.pptx": "PPTX", "a.xlsx": "XLSX"}.items():
         with pytest.raises(UnsupportedMediaType, match=rf"is {kind}, .* EXTRAS=documents"):
             require_readable(name)

@@ -14,7 +14,7 @@ ATTEMPTS = {
 }
 JOB = """
 import sys
-from antiphon.retrieval.ingest.reading import run_reading
+from antiphon.retrieval.ingest.reading_job import run_reading
 from antiphon.domain.values import asdict
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 run_reading({"path": sys.argv[1], "file_name": "a.txt", "media_type": "", "limits": asdict(DEFAULT_LIMITS)})

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from antiphon.retrieval.base import MAX_HITS, ChunkInput, SearchQuery, TableSettings
+from antiphon.retrieval.postgres.chunk_search import count_words, encode_words
 from antiphon.retrieval.postgres.index import PostgresIndex
-from antiphon.retrieval.postgres.rows import TableRows, find_table
-from antiphon.retrieval.postgres.words import count_words, encode_words
-from antiphon.retrieval.words import QueryWord, list_words, split_text
+from antiphon.retrieval.postgres.tables import TableRows, find_table
+from antiphon.retrieval.ranking import QueryWord, list_words, split_text
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,

@@ -13,15 +13,13 @@ import pytest
 from antiphon.domain.context import SystemClock
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.retrieval.base import MAX_HITS, ChunkInput, IndexLimits, SearchQuery, TableSettings
-from antiphon.retrieval.ranking import FREQUENT_FROM, choose_rare_words, choose_words
+from antiphon.retrieval.ranking import FREQUENT_FROM, QueryWord, choose_rare_words, choose_words, list_words
 from antiphon.retrieval.sqlite.catalog import EXACT_DIVISOR
-from antiphon.retrieval.sqlite.chunks import add_loose_chunks, delete_chunks
-from antiphon.retrieval.sqlite.index import SqliteIndex
+from antiphon.retrieval.sqlite.documents import add_loose_chunks, delete_chunks
+from antiphon.retrieval.sqlite.index import SqliteIndex, count_word
 from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
-from antiphon.retrieval.sqlite.search import count_word
 from antiphon.retrieval.sqlite.table import READY_VECTORS, reserve_nothing
 from antiphon.retrieval.sqlite.vectors import CodedVectors
-from antiphon.retrieval.words import QueryWord, list_words
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,

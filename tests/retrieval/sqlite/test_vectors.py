@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
-from antiphon.retrieval.halves import Floats, decode_halves, normalize, read_halves
 from antiphon.retrieval.sqlite import vectors
 from antiphon.retrieval.sqlite.vectors import (
     CodedVectors,
@@ -17,6 +16,7 @@ from antiphon.retrieval.sqlite.vectors import (
     VectorRows,
     score_candidates,
 )
+from antiphon.retrieval.stored_form import Floats, decode_halves, normalize, read_halves
 
 Kind = Callable[[int], VectorRows]
 

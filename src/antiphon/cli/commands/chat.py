@@ -15,9 +15,7 @@ from pathlib import Path
 
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
 from antiphon.cli.client import Client, TokenUsage
-from antiphon.cli.local_servers import start_server
-from antiphon.cli.model_files import fetch_model_argument
-from antiphon.cli.output import (
+from antiphon.cli.console import (
     FAILED,
     KEY_VARIABLE,
     UNAUTHORIZED,
@@ -27,6 +25,8 @@ from antiphon.cli.output import (
     note,
     report_errors,
 )
+from antiphon.cli.local_servers import start_server
+from antiphon.cli.model_files import fetch_model_argument
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 from antiphon.rendering.template.shield import escape_surrogates, is_valid_unicode

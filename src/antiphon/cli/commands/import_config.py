@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import options
-from antiphon.cli.output import note, report_errors
+from antiphon.cli import console
+from antiphon.cli.console import note, report_errors
 from antiphon.errors import SettingsError
 
-app = options.create_group("import", "Convert another product's configuration.")
+app = console.create_group("import", "Convert another product's configuration.")
 
 STANDARD_OUTPUT = Path("-")
 
@@ -30,9 +30,8 @@ def litellm(
 ) -> None:
     """Convert LiteLLM's proxy configuration to antiphon.toml, and report omitted settings."""
     with report_errors():
-        from antiphon.cli.litellm.convert import convert_config
-        from antiphon.cli.litellm.reading import read_config
-        from antiphon.cli.litellm.toml_text import format_toml
+        from antiphon.cli.litellm.config import read_config
+        from antiphon.cli.litellm.convert import convert_config, format_toml
 
         settings, notes = convert_config(read_config(config), os.environ)
         for line in notes:

@@ -5,10 +5,19 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import options
+from antiphon.cli import console
 from antiphon.cli.admin_client import (
+    KEY,
+    OWNERS,
+    PROJECT,
+    USER,
     Admin,
+    add_names,
     connect_admin,
+    fetch_names,
+    find_audited_id,
+    find_id,
+    find_optional_id,
     is_operator_key,
     note_warnings,
     read_operator_key,
@@ -16,33 +25,24 @@ from antiphon.cli.admin_client import (
     replace_operator_key,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
-from antiphon.cli.names import (
-    KEY,
-    OWNERS,
-    PROJECT,
-    USER,
-    add_names,
-    fetch_names,
-    find_audited_id,
-    find_id,
-    find_optional_id,
-)
-from antiphon.cli.options import now, parse_duration, parse_time
-from antiphon.cli.output import (
+from antiphon.cli.console import (
     CallFailed,
     Card,
     format_fields,
     format_time,
+    now,
+    parse_duration,
+    parse_time,
     print_card,
     print_id,
     print_json,
     print_list,
 )
-from antiphon.cli.output import note as say
-from antiphon.domain.tenancy import KeyKind
+from antiphon.cli.console import note as say
+from antiphon.domain.identity import KeyKind
 from antiphon.errors import SettingsError
 
-app = options.create_group("keys", "Keys of a running server.")
+app = console.create_group("keys", "Keys of a running server.")
 
 Key = Annotated[str, typer.Argument(help="Its id, prefix or note; not the key itself.")]
 NO_KEYS = "there is no key that you may see; antiphon keys create makes one"
@@ -54,8 +54,8 @@ def list_keys(
     user: Annotated[
         str | None, typer.Option(help="Only keys of this user: name, e-mail address or id.")
     ] = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """List keys, including ended keys."""
     with connect_admin(url) as server:
@@ -112,9 +112,9 @@ def create(
         str | None,
         typer.Option(help="When the key ends: after 30d, 12h or 15m, or on a date in UTC. [never]"),
     ] = None,
-    note: options.Note = "",
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    note: console.Note = "",
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Create a key and print it once: KEY=$(antiphon keys create service --project default)."""
     with connect_admin(url) as server:
@@ -136,7 +136,7 @@ def create(
 
 
 @app.command()
-def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def show(key: Key, url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """Show a key's permissions, limits and expiry."""
     with connect_admin(url) as server:
         _print_key(server.get("keys", find_id(server, KEY, key)), as_json)
@@ -163,8 +163,8 @@ def update(
         typer.Option(help="When the key ends: after 30d, 12h or 15m, or on a date in UTC. [unchanged]"),
     ] = None,
     never_expires: Annotated[bool, typer.Option("--never-expires", help="The key never expires.")] = False,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Change a key's purpose, permissions or expiry. Omitted options change nothing."""
     with connect_admin(url) as server:
@@ -191,8 +191,8 @@ def rotate(
     overlap: Annotated[
         str, typer.Option(help="How long the server still accepts the old key: 1h, 7d.")
     ] = "0s",
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Replace a key by a new one with the same permissions, and print the new key once."""
     with connect_admin(url) as server:
@@ -208,7 +208,7 @@ def rotate(
 
 
 @app.command()
-def revoke(key: Key, url: options.ServerUrl = None) -> None:
+def revoke(key: Key, url: console.ServerUrl = None) -> None:
     """Revoke a key immediately."""
     with connect_admin(url) as server:
         key = find_id(server, KEY, key)
@@ -225,8 +225,8 @@ def audit(
         typer.Option(help="Only changes of this project, user or key: name, e-mail address or id."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries, the latest first.")] = 50,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """List the changes of projects, users and keys, with their authors."""
     with connect_admin(url) as server:

@@ -5,10 +5,19 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import options
-from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
-from antiphon.cli.names import LIMIT, OWNERS, add_names, fetch_names, find_id, find_target
-from antiphon.cli.output import (
+from antiphon.cli import console
+from antiphon.cli.admin_client import (
+    LIMIT,
+    OWNERS,
+    Admin,
+    add_names,
+    connect_admin,
+    fetch_names,
+    find_id,
+    find_target,
+    note_warnings,
+)
+from antiphon.cli.console import (
     CallFailed,
     Card,
     format_duration,
@@ -17,12 +26,12 @@ from antiphon.cli.output import (
     print_list,
     print_object,
 )
-from antiphon.cli.output import note as say
+from antiphon.cli.console import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
 
-app = options.create_group("limits", "Limits and budgets of a running server.")
+app = console.create_group("limits", "Limits and budgets of a running server.")
 
 MOST_DIGITS = 300
 """The most digits of an amount."""
@@ -51,8 +60,8 @@ def list_limits(
     target: Annotated[
         str | None, typer.Option(help="Only limits of this key, user, project or model: name or id.")
     ] = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """List limits without their current usage."""
     query: dict[str, str] = {"subject": subject} if subject else {}
@@ -82,8 +91,8 @@ def set_limit(
         typer.Option(metavar="PATTERN", help="Only requests to these models; * matches any text. [all]"),
     ] = None,
     note: Annotated[str | None, typer.Option(help="A note. [empty, or the existing note]")] = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Set a limit, or change the amount of an existing one. Prints its id."""
     with connect_admin(url) as server:
@@ -109,8 +118,8 @@ def show(
     limit: Limit,
     window: WindowOption = None,
     models: ModelsOption = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Show a limit, its remaining amount, and the time until the whole amount is available."""
     with connect_admin(url) as server:
@@ -120,7 +129,7 @@ def show(
 
 @app.command()
 def remove(
-    limit: Limit, window: WindowOption = None, models: ModelsOption = None, url: options.ServerUrl = None
+    limit: Limit, window: WindowOption = None, models: ModelsOption = None, url: console.ServerUrl = None
 ) -> None:
     """Remove a limit."""
     with connect_admin(url) as server:

@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli import options
-from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
-from antiphon.cli.names import PRICE, find_id
-from antiphon.cli.options import now, parse_time
-from antiphon.cli.output import Card, format_fields, print_id, print_list
-from antiphon.cli.output import note as say
+from antiphon.cli import console
+from antiphon.cli.admin_client import PRICE, Admin, connect_admin, find_id, note_warnings
+from antiphon.cli.console import Card, format_fields, now, parse_time, print_id, print_list
+from antiphon.cli.console import note as say
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
 
 if TYPE_CHECKING:
     from antiphon.cli.price_import import ImportPlan
 
-app = options.create_group("prices", "The price list of a running server.")
+app = console.create_group("prices", "The price list of a running server.")
 
 NO_PRICES = (
     "there is no price, so costs are unknown; antiphon prices add MODELS --input 0.15 --output 0.6 "
@@ -27,7 +25,7 @@ NO_PRICES = (
 
 
 @app.command("list")
-def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def list_prices(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """List prices, including ended prices, for a million tokens."""
     with connect_admin(url) as server:
         print_list("prices", server.list("prices"), _format_row, NO_PRICES, as_json)
@@ -52,9 +50,9 @@ def add(
         typer.Option("--from", help="When the price begins: after 30d or 12h, or on a date in UTC. [now]"),
     ] = None,
     until: Annotated[str | None, typer.Option(help="When the price ends, in the same form. [never]")] = None,
-    note: options.Note = "",
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    note: console.Note = "",
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Add a price and print its id. The longest matching pattern applies, then the latest price."""
     with connect_admin(url) as server:
@@ -92,7 +90,7 @@ def end(
     at: Annotated[
         str | None, typer.Option(help="When the price ends: after 30d or 12h, or on a date in UTC. [now]")
     ] = None,
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
 ) -> None:
     """End a price. Earlier requests keep their cost. To change a price, end it and add another."""
     with connect_admin(url) as server:
@@ -128,13 +126,12 @@ def import_prices(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the prices, and add nothing.")] = False,
-    config: options.Config = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    config: console.Config = None,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Add vendors' published prices for the configured models that have no price yet."""
-    from antiphon.cli.price_data import read_prices
-    from antiphon.cli.price_import import ImportOptions, plan_import
+    from antiphon.cli.price_import import ImportOptions, plan_import, read_prices
     from antiphon.cli.serve_options import ServeOptions
 
     data, settings = read_prices(file), ServeOptions(config=config).load_settings()

@@ -4,22 +4,21 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli import options
-from antiphon.cli.admin_client import Admin, connect_admin
-from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
-from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_object
-from antiphon.domain.tenancy import ProjectRole
+from antiphon.cli import console
+from antiphon.cli.admin_client import PROJECT, USER, Admin, ObjectKind, connect_admin, find_id
+from antiphon.cli.console import Card, format_field, format_fields, note, print_id, print_list, print_object
+from antiphon.domain.identity import ProjectRole
 from antiphon.errors import SettingsError
 
-app = options.create_group("projects", "Projects of a running server, and their members.")
-users_app = options.create_group("users", "Users of a running server.")
+app = console.create_group("projects", "Projects of a running server, and their members.")
+users_app = console.create_group("users", "Users of a running server.")
 
 Project = Annotated[str, typer.Argument(help="The project's name or id.")]
 User = Annotated[str, typer.Argument(help="The user's name, e-mail address or id.")]
 
 
 @app.command("list")
-def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def list_projects(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """List projects."""
     with connect_admin(url) as server:
         print_list("projects", server.list("projects"), _format_project, "there is no project", as_json)
@@ -28,9 +27,9 @@ def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="The project's name, which must be unique.")],
-    note: options.Note = "",
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    note: console.Note = "",
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Create a project and print its id."""
     with connect_admin(url) as server:
@@ -41,26 +40,26 @@ def create(
 def rename(
     project: Project,
     name: Annotated[str, typer.Argument(help="The new name.")],
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
 ) -> None:
     """Rename a project."""
     _change_object(PROJECT, project, url, f"renamed {project} to {name}", name=name)
 
 
 @app.command()
-def archive(project: Project, url: options.ServerUrl = None) -> None:
+def archive(project: Project, url: console.ServerUrl = None) -> None:
     """Archive a project. The server then rejects its keys."""
     _change_object(PROJECT, project, url, f"archived {project}", archived=True)
 
 
 @app.command()
-def restore(project: Project, url: options.ServerUrl = None) -> None:
+def restore(project: Project, url: console.ServerUrl = None) -> None:
     """Restore an archived project. The server accepts its keys again."""
     _change_object(PROJECT, project, url, f"restored {project}", archived=False)
 
 
 @app.command()
-def members(project: Project, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def members(project: Project, url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """List the members of a project and their roles."""
     empty_message = f"{project} has no member; antiphon projects add-member {project} USER adds one"
     with connect_admin(url) as server:
@@ -73,7 +72,7 @@ def add_member(
     project: Project,
     user: User,
     role: Annotated[ProjectRole, typer.Option(help="The user's role.")] = ProjectRole.MEMBER,
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
 ) -> None:
     """Add a user to a project, or change the user's role."""
     with connect_admin(url) as server:
@@ -83,7 +82,7 @@ def add_member(
 
 
 @app.command()
-def remove_member(project: Project, user: User, url: options.ServerUrl = None) -> None:
+def remove_member(project: Project, user: User, url: console.ServerUrl = None) -> None:
     """Remove a user from a project."""
     with connect_admin(url) as server:
         server.delete(*_find_membership(server, project, user))
@@ -91,7 +90,7 @@ def remove_member(project: Project, user: User, url: options.ServerUrl = None) -
 
 
 @users_app.command("list")
-def list_users(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+def list_users(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """List users."""
     empty_message = "there is no user; antiphon users create NAME makes one"
     with connect_admin(url) as server:
@@ -104,9 +103,9 @@ def create_user(
     email: Annotated[
         str | None, typer.Option(help="The e-mail address, which must be unique. [none]")
     ] = None,
-    note: options.Note = "",
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    note: console.Note = "",
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Create a user and print the id."""
     with connect_admin(url) as server:
@@ -123,8 +122,8 @@ def update_user(
     ] = None,
     no_email: Annotated[bool, typer.Option("--no-email", help="Remove the e-mail address.")] = False,
     note: Annotated[str | None, typer.Option(help="The new note. [unchanged]")] = None,
-    url: options.ServerUrl = None,
-    as_json: options.Json = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
 ) -> None:
     """Change a user's name, address or note. Omitted options change nothing."""
     with connect_admin(url) as server:
@@ -139,13 +138,13 @@ def update_user(
 
 
 @users_app.command()
-def disable(user: User, url: options.ServerUrl = None) -> None:
+def disable(user: User, url: console.ServerUrl = None) -> None:
     """Disable a user. The server then rejects the user's keys."""
     _change_object(USER, user, url, f"disabled {user}", disabled=True)
 
 
 @users_app.command()
-def enable(user: User, url: options.ServerUrl = None) -> None:
+def enable(user: User, url: console.ServerUrl = None) -> None:
     """Enable a user. The server accepts the user's keys again."""
     _change_object(USER, user, url, f"enabled {user}", disabled=False)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli import options
+from antiphon.cli import console
 from antiphon.cli.admin_client import ADMIN_FILE
-from antiphon.cli.output import FAILED, note, report_errors
+from antiphon.cli.console import FAILED, note, report_errors
 from antiphon.errors import StoreRefused
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 ADMIN_KEY_AUTHOR = "antiphon store admin-key"
 """The author of this command's key in the audit log."""
 
-app = options.create_group("store", "The database of projects, users and keys.")
+app = console.create_group("store", "The database of projects, users and keys.")
 
 
 @app.command()
-def status(config: options.Config = None) -> None:
+def status(config: console.Config = None) -> None:
     """Show the revision of the database's schema, and the steps of an upgrade."""
     with _open_database(config) as database:
         if not _print_status(database):
@@ -33,7 +33,7 @@ def status(config: options.Config = None) -> None:
 
 @app.command()
 def upgrade(
-    config: options.Config = None,
+    config: console.Config = None,
     backup: Annotated[
         Path | None, typer.Option(help="The file for a copy of the SQLite database. [beside the database]")
     ] = None,
@@ -53,7 +53,7 @@ def upgrade(
 @app.command()
 def backup(
     folder: Annotated[Path, typer.Argument(help="The folder to create.")],
-    config: options.Config = None,
+    config: console.Config = None,
 ) -> None:
     """Copy the server's files, also while the server runs.
 
@@ -72,7 +72,7 @@ def backup(
 @app.command()
 def restore(
     folder: Annotated[Path, typer.Argument(help="A folder that `antiphon store backup` created.")],
-    config: options.Config = None,
+    config: console.Config = None,
 ) -> None:
     """Restore the files of a backup. None of them may exist, and no server may run.
 
@@ -104,7 +104,7 @@ def restore(
 
 @app.command("admin-key")
 def admin_key(
-    config: options.Config = None,
+    config: console.Config = None,
     out: Annotated[
         Path | None, typer.Option(help="The file for the key. [admin.key in ANTIPHON_HOME]")
     ] = None,
@@ -151,7 +151,7 @@ def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSo
     from antiphon.cli.commands.serve import resolve_knowledge_directory
     from antiphon.cli.serve_options import ServeOptions, find_home
     from antiphon.store.backup import SPOOL, BackupSources
-    from antiphon.weights.adapters.adapter_store import get_default_registry
+    from antiphon.weights.adapter_store import get_default_registry
 
     settings = resolve_knowledge_directory(ServeOptions(config=config).load_settings())
     home = find_home(os.environ, Path.home())

@@ -1,20 +1,194 @@
-"""`antiphon usage`: the usage of a running server, as a table with a chart over time, or as a file.
+"""`antiphon usage` and `antiphon requests`: the usage of a running server, and its recorded requests.
 
-It reports options without effect by name before it sends a request.
+Usage is shown as a table with a chart over time, or written to a file. Options without effect are reported by
+name before a request is sent. Requests and answers are recorded only for projects that turned recording on.
 """
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.cli import options
-from antiphon.cli.admin_client import Admin, connect_admin
-from antiphon.cli.names import KEY, PRICE, PROJECT, USER, find_id, find_used_id
-from antiphon.cli.options import now, parse_past
+from antiphon.cli import console
+from antiphon.cli.admin_client import (
+    KEY,
+    OWNERS,
+    PRICE,
+    PROJECT,
+    USER,
+    Admin,
+    connect_admin,
+    fetch_names,
+    find_id,
+    find_used_id,
+)
+from antiphon.cli.console import (
+    PIPE_WIDTH,
+    CallFailed,
+    Card,
+    escape_unprintable,
+    format_fields,
+    format_time,
+    note,
+    now,
+    parse_past,
+    print_list,
+    print_object,
+)
+from antiphon.domain.identity import Redaction
 from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
+from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+DEFAULT_ROWS = 20
+"""Default number of the table's rows."""
+BAR_WIDTH = 40
+"""Columns of the longest bar."""
+DAY = 24 * 3600
+BUCKETS = ("hour", "day", "week", "month")
+LONGEST_RANGES = (2 * DAY, 40 * DAY, 280 * DAY)
+"""The longest ranges in seconds whose bars cover an hour, a day and a week. A bar covers a month in longer
+ranges. So a chart has about forty lines."""
+COUNT_HEADINGS = {
+    "requests": "REQUESTS",
+    "failed": "FAILED",
+    "prompt_tokens": "PROMPT",
+    "cached_tokens": "CACHED",
+    "output_tokens": "OUTPUT",
+}
+MEAN_HEADINGS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
+
+
+class Selection(Struct, frozen=True):
+    """The selected entries and the dimensions to group them by. Times are in Unix seconds."""
+
+    by: str
+    since: int
+    until: int
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+    def build_query(self, **parameters: str) -> dict[str, str]:
+        """Returns the query parameters for the server."""
+        return {"since": str(self.since), "until": str(self.until), **self.conditions, **parameters}
+
+
+def print_report(server: Admin, selection: Selection, limit: int) -> None:
+    """Fetches the sums and prints them, with a chart over time unless they are grouped by time."""
+    from rich.console import Console
+
+    report = server.get("usage", **selection.build_query(by=selection.by, limit=str(limit)))
+    dimensions = [dimension for dimension in selection.by.split(",") if dimension]
+    parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
+    parts += [] if set(dimensions) & set(BUCKETS) else [_build_chart(server, selection)]
+    parts += [_build_table(report, dimensions, _fetch_names(server, dimensions)), *_list_notes(report, limit)]
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
+
+
+def _build_chart(server: Admin, selection: Selection) -> "Table":
+    """Builds a chart with one bar for each hour, day, week or month with usage."""
+    from rich.bar import Bar
+    from rich.table import Table
+
+    length = selection.until - selection.since
+    bucket = BUCKETS[sum(length > longest_range for longest_range in LONGEST_RANGES)]
+    rows = _get_rows(server.get("usage", **selection.build_query(by=bucket)))
+    highest_count = max((_to_int(row["requests"]) for row in rows), default=0)
+    chart = Table(bucket.upper(), "REQUESTS", "", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        count = _to_int(row["requests"])
+        start = format_time(_to_int(_require_object(row.get("by")).get(bucket)))
+        chart.add_row(start, f"{count:,}", Bar(highest_count, 0, count, width=BAR_WIDTH, color="cyan"))
+    return chart
+
+
+def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Returns names of projects, users and keys, by dimension and id.
+
+    Omits objects that the caller may not list.
+    """
+    return {
+        (subject.value, id_): name
+        for subject, kind in OWNERS.items()
+        if subject.value in dimensions
+        for id_, name in fetch_names(server, [kind]).items()
+    }
+
+
+def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]) -> "Table":
+    """Builds the table of a report: one row for each group, and a last row of sums."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for dimension in dimensions or [""]:
+        table.add_column(escape_unprintable(dimension).upper())
+    currency = report.get("currency")
+    cost = f"COST {currency}" if isinstance(currency, str) else "COST"
+    for heading in (*COUNT_HEADINGS.values(), cost, *MEAN_HEADINGS.values()):
+        table.add_column(heading, justify="right")
+    for card in _get_rows(report):
+        group = _require_object(card.get("by"))
+        table.add_row(
+            *(Text(_format_name(dimension, group.get(dimension), names)) for dimension in dimensions),
+            *_format_figures(card),
+        )
+    table.add_row(
+        "all",
+        *[""] * (len(dimensions) - 1),
+        *_format_figures(_require_object(report.get("total"))),
+        style="bold",
+    )
+    return table
+
+
+def _format_name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -> str:
+    """Formats the value of a dimension: a name, a time, or "-" without a value."""
+    if value is None or value == "":
+        return "-"
+    if dimension in BUCKETS and isinstance(value, int):
+        return format_time(value)
+    return escape_unprintable(names.get((dimension, str(value)), str(value)))
+
+
+def _format_figures(card: Card) -> list[str]:
+    counts = [f"{_to_int(card[name]):,}" for name in COUNT_HEADINGS]
+    means = [f"{mean:,.0f}" if isinstance(mean := card[name], int | float) else "-" for name in MEAN_HEADINGS]
+    is_unknown = card["unpriced"] == card["requests"] and card["requests"]
+    return [*counts, "-" if is_unknown else escape_unprintable(str(card["cost"])), *means]
+
+
+def _list_notes(report: Card, limit: int) -> list[str]:
+    """Returns sentences about what the table omits: further rows, and unknown costs."""
+    total = _require_object(report.get("total"))
+    notes = [] if total["requests"] else ["no request used tokens in this time"]
+    if report.get("more"):
+        notes.append(f"these are the first {limit} rows; --limit shows more, and the sum includes all rows")
+    if unpriced := _to_int(total["unpriced"]):
+        notes.append(f"{unpriced:,} requests had no price, and their cost counts as zero")
+    return notes
+
+
+def _get_rows(report: Card) -> list[Card]:
+    rows = report.get("data")
+    return [_require_object(row) for row in rows] if isinstance(rows, list) else [_require_object(rows)]
+
+
+def _require_object(value: object) -> Card:
+    """Returns a JSON object. Raises CallFailed for any other value."""
+    if not isinstance(value, dict):
+        raise CallFailed("the server does not answer like Antiphon")
+    return value
+
+
+def _to_int(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
 
 FORMATS = ("table", "csv", "json")
 JSON_LINES = "jsonl"
@@ -23,11 +197,11 @@ JSON_LINES = "jsonl"
 OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
 """The kinds of objects in conditions, by the condition's name."""
 
-app = typer.Typer(rich_markup_mode=None)
+usage_app = typer.Typer(rich_markup_mode=None)
 """An app without a name, so that its command becomes a main command."""
 
 
-@app.command()
+@usage_app.command()
 def usage(
     by: Annotated[
         str | None,
@@ -59,10 +233,9 @@ def usage(
     requested_format: Annotated[
         str | None, typer.Option("--format", help="table, csv or json. [table]")
     ] = None,
-    url: options.ServerUrl = None,
+    url: console.ServerUrl = None,
 ) -> None:
     """Show usage and cost, in total and over time."""
-    from antiphon.cli.commands.usage_report import DEFAULT_ROWS, Selection, print_report
 
     with connect_admin(url) as server:
         output_format = _parse_format(requested_format, entries)
@@ -169,3 +342,102 @@ def _require_condition(name: str, text: str) -> None:
         raise SettingsError(
             f"--only {text}: there is no field {name or 'without a name'}; fields: {known_names}"
         )
+
+
+requests_app = console.create_group("requests", "Recorded requests of a project on a running server.")
+
+Project = Annotated[str, typer.Argument(help="The project's name or id.")]
+SHOWN_CHARACTERS = 60
+"""Characters of a request in the table."""
+
+
+@requests_app.command("on")
+def turn_on_recording(
+    project: Project,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days that the server keeps each request.")],
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            help=f"Data to remove from recorded requests, separated by commas: {', '.join(Redaction)}. "
+            "[nothing]",
+        ),
+    ] = None,
+    url: console.ServerUrl = None,
+) -> None:
+    """Start to record a project's requests and answers."""
+    with connect_admin(url) as server:
+        kinds = [] if redact is None else [kind.strip() for kind in redact.split(",") if kind.strip()]
+        if unknown_kinds := [kind for kind in kinds if kind not in set(Redaction)]:
+            raise SettingsError(
+                f"{unknown_kinds[0]!r} is no kind of data to remove; the kinds are {', '.join(Redaction)}"
+            )
+        id_ = find_id(server, PROJECT, project)
+        server.send("PUT", "projects", id_, "recording", days=days, redact=kinds)
+        redaction_note = f", without {', '.join(kinds)}" if kinds else ""
+        note(f"requests of {project} are kept for {days} days{redaction_note}")
+
+
+@requests_app.command("off")
+def turn_off_recording(project: Project, url: console.ServerUrl = None) -> None:
+    """Stop recording. Recorded requests stay until they expire."""
+    with connect_admin(url) as server:
+        server.delete("projects", find_id(server, PROJECT, project), "recording")
+        note(f"requests of {project} are no longer recorded")
+
+
+@requests_app.command("list")
+def list_requests(
+    project: Project,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100, help="Most requests, the latest first.")
+    ] = 20,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
+) -> None:
+    """List recorded requests. The audit log notes this access."""
+    with connect_admin(url) as server:
+        query = {"project": find_id(server, PROJECT, project)}
+        cards = server.list("requests", limit=limit, query=query)
+        print_list("requests", cards, _format_request, f"{project} has no recorded request", as_json)
+
+
+@requests_app.command("read")
+def read_request(
+    request: Annotated[str | None, typer.Argument(help="The request's id.")] = None,
+    latest: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="The latest request of this project: name or id."),
+    ] = None,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
+) -> None:
+    """Print a recorded request and its answer. The audit log notes this access."""
+    with connect_admin(url) as server:
+        if (request is None) == (latest is None):
+            raise SettingsError("name one request: by its id, or by --latest PROJECT")
+        card = server.get("requests", request) if request else _find_latest(server, str(latest))
+        print_object(card, as_json)
+
+
+@requests_app.command("erase")
+def erase_requests(project: Project, url: console.ServerUrl = None) -> None:
+    """Remove all recorded requests and summaries of a project permanently."""
+    with connect_admin(url) as server:
+        id_ = find_id(server, PROJECT, project)
+        removed = server.erase("requests", project=id_).get("removed")
+        note(f"removed {removed} requests of {project}")
+
+
+def _find_latest(server: Admin, project: str) -> Card:
+    """Returns the latest recorded request of a project. Raises CallFailed."""
+    cards = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
+    if not cards:
+        raise CallFailed(f"{project} has no recorded request")
+    return cards[0]
+
+
+def _format_request(card: Card) -> dict[str, str]:
+    row = format_fields(card, "id", "created_at", "expires_at")
+    body = str(card.get("request"))
+    return {**row, "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "..."}

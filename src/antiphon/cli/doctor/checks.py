@@ -1,7 +1,8 @@
 """Checks of `antiphon doctor`. Each check reports one finding and raises no error for a problem.
 
 Another process (`probe`) runs native code, with the interpreter and the environment of engine hosts. Checks
-leave no files behind.
+leave no files behind. The memory and the port of the running server of this home directory count as
+available.
 """
 
 import json
@@ -16,27 +17,27 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK_NAME, find_spool, find_store_url
-from antiphon.cli.commands.serve import size_model
+from antiphon.cli.commands.serve import describe_capacity, size_model
+from antiphon.cli.console import CallFailed
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
-from antiphon.cli.doctor.own_server import OwnServer, find_own_server
+from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.model_files import (
     assign_adapters,
     check_and_store_adapter,
+    estimate_vllm_memory,
     find_cache,
     find_fetched_path,
     require_directory,
 )
-from antiphon.cli.output import CallFailed
-from antiphon.cli.panel import describe_capacity
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
-from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.domain.values import Struct, asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
-from antiphon.engines.host.runtime import create_runtime_directory
+from antiphon.engines.host.control import create_runtime_directory
 from antiphon.errors import (
     AddressUnavailable,
     AntiphonError,
@@ -64,6 +65,37 @@ from antiphon.weights.kv_cache_size import (
     compute_text_token_bytes,
     measure_available_memory,
 )
+
+
+class OwnServer(Struct, frozen=True):
+    """A running server that uses this home directory."""
+
+    pid: int
+    url: str
+
+    def measure_memory(self) -> int:
+        """Returns the bytes of memory that become free when the server ends: without files and shared
+        memory."""
+        import psutil
+
+        total = 0
+        try:
+            process = psutil.Process(self.pid)
+            for member in (process, *process.children(recursive=True)):
+                memory = member.memory_info()
+                total += memory.rss - getattr(memory, "shared", 0)
+        except psutil.Error:
+            return total
+        return total
+
+
+def find_own_server(server: ServerSettings) -> OwnServer | None:
+    """Returns the server of this home directory on the configured port; None without one."""
+    for path, running in list_running_servers(find_home(os.environ, Path.home())).items():
+        if urlsplit(running.url).port == server.port:
+            return OwnServer(parse_pid(path), running.url)
+    return None
+
 
 HEALTH_TIMEOUT = 1.0
 """Seconds for a response from the server on the port."""
@@ -402,8 +434,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
 
 def _check_knowledge(database: Database, settings: Settings) -> Finding:
     """Checks that PostgreSQL can store knowledge tables. Creates their schema and rolls it back."""
-    from antiphon.retrieval.postgres.database import KnowledgeDatabase
-    from antiphon.retrieval.postgres.schema import prepare_schema
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase, prepare_schema
 
     try:
         pgvector = KnowledgeDatabase(database).read(prepare_schema)
@@ -454,7 +485,7 @@ def _check_spool(spool: Path, limit_bytes: int) -> Finding:
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
     """Checks that Redis, which counts limits for several servers, answers."""
     try:
-        from antiphon.limits.redis.limiter import check_redis
+        from antiphon.limits.redis import check_redis
     except ModuleNotFoundError:
         error = SettingsError(f"limits.url needs the Redis client; install it: {explain_extra('redis')}")
         return to_finding("limits-unusable", error)

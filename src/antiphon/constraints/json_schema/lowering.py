@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from antiphon.constraints.json_schema.disjointness import Disjointness
-from antiphon.constraints.json_schema.keywords import Json
-from antiphon.constraints.json_schema.negation import CannotNegateError, as_schema, build_any_of, negate
 from antiphon.constraints.json_schema.objects import (
     bound_properties,
     close_unevaluated,
@@ -20,10 +17,18 @@ from antiphon.constraints.json_schema.objects import (
     write_property_names,
 )
 from antiphon.constraints.json_schema.reader import MAX_DEPTH, MAX_WRITTEN_DEPTH, read_schema
+from antiphon.constraints.json_schema.schema_logic import (
+    CannotNegateError,
+    Disjointness,
+    as_schema,
+    build_any_of,
+    negate,
+)
 from antiphon.constraints.json_schema.schemas import (
     HIDDEN,
     PLACE,
     Budget,
+    Json,
     ReadSchema,
     Relaxation,
     Schema,

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from antiphon.constraints.json_schema.keywords import Json
-from antiphon.constraints.json_schema.negation import as_schema
-from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Schema
+from antiphon.constraints.json_schema.schema_logic import as_schema
+from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Json, Schema
 
 MAX_COUNTED = 16
 """The most optional properties of an object that must have at least one property."""

@@ -21,11 +21,11 @@ from antiphon.dialects.common.encode import (
     build_chat_logprobs,
     build_extras,
     build_meta,
+    build_references,
     build_usage,
     encode_error,
     spell_by_text,
 )
-from antiphon.dialects.common.references import build_references
 from antiphon.dialects.common.response_types import (
     ChatChunkChoice,
     ChatCompletionChunk,
@@ -46,6 +46,7 @@ from antiphon.domain.events import (
     FinishReason,
     PromptScored,
     ReasoningDelta,
+    Scores,
     SpeechDelta,
     Started,
     TextDelta,
@@ -54,7 +55,6 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
 )
-from antiphon.domain.logprobs import Scores
 from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.errors import AntiphonError

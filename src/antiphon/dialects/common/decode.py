@@ -1,41 +1,227 @@
-"""Builds a generation request from the wire types of chats and text completions, with OpenAI's defaults and
-rules."""
+"""Builds a generation request from the wire types of chats and text completions, by OpenAI's rules.
 
-from collections.abc import Sequence
-from typing import Any, TypedDict
+Defaults are OpenAI's. It reads the fields of sampling, the end user and tags, and the memory strategy. The
+parameters of a memory strategy have two possible layouts. Messages, tools and constraints are read by other
+modules.
+"""
 
-from antiphon.dialects.base import GenerationCall
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, TypeVar
+
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
-from antiphon.dialects.common.memory import read_memory
-from antiphon.dialects.common.messages import (
-    build_conversation,
-    build_messages,
-    read_reasoning,
-)
-from antiphon.dialects.common.references import read_retrieval
+from antiphon.dialects.common.encode import read_retrieval
+from antiphon.dialects.common.messages import build_conversation, build_messages, read_reasoning
+from antiphon.dialects.common.request_bodies import describe_value, sanitize_key
 from antiphon.dialects.common.request_types import (
+    INT32_MAX,
+    LARGEST_BIAS,
+    LONGEST_TAG,
     MAX_SEQUENCES,
     ChatCompletionRequest,
     CommonRequest,
     CompletionRequest,
+    MemoryParameters,
+    MemoryShape,
     StreamOptions,
 )
-from antiphon.dialects.common.sampling import read_attribution, read_sampling
-from antiphon.dialects.common.tools import (
-    read_tools,
+from antiphon.dialects.common.tools import read_tools
+from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
+from antiphon.domain.memory import (
+    MEMORY_FIELD,
+    LastMessages,
+    LastTokens,
+    MemoryStrategy,
+    RelevantTurns,
+    Summary,
 )
-from antiphon.dialects.common.vendor_options import read_chat_vendor_options
 from antiphon.domain.request import (
     NO_VENDOR_OPTIONS,
     GenerationRequest,
+    Mirostat,
     Output,
     Prompt,
     RawPrompt,
+    SamplingOptions,
     Truncation,
     VendorOptions,
 )
 from antiphon.domain.values import replace
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, MissingParameter
+
+
+def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
+    """Reads the sampling options of a request. Raises InvalidValue."""
+    if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
+        raise InvalidValue(
+            f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
+            param="min_tokens",
+        )
+    return SamplingOptions(
+        temperature=wire.temperature,
+        top_p=wire.top_p,
+        top_k=None if wire.top_k is None else max(0, wire.top_k),
+        min_p=wire.min_p,
+        seed=wire.seed,
+        typical_p=wire.typical_p,
+        repetition_penalty=wire.repetition_penalty,
+        presence_penalty=wire.presence_penalty,
+        frequency_penalty=wire.frequency_penalty,
+        logit_bias=None if wire.logit_bias is None else _read_biases(wire.logit_bias),
+        mirostat=_read_mirostat(wire),
+        min_tokens=wire.min_tokens,
+        ignore_eos=wire.ignore_eos,
+        allowed_token_ids=None
+        if wire.allowed_token_ids is None
+        else tuple(dict.fromkeys(wire.allowed_token_ids)),
+    )
+
+
+def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
+    """Reads the options of Mirostat; None if it is off. Mirostat is on if either field is sent, and the other
+    field then has its default."""
+    if wire.mirostat_target is None and wire.mirostat_lr is None:
+        return None
+    defaults = Mirostat()
+    return Mirostat(
+        defaults.target if wire.mirostat_target is None else wire.mirostat_target,
+        defaults.rate if wire.mirostat_lr is None else wire.mirostat_lr,
+    )
+
+
+def _read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Returns the biases by token id. Raises InvalidValue."""
+    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in biases.items())
+
+
+def _parse_token_id(key: str) -> int:
+    """Returns the token id of a key. Raises InvalidValue unless the key is the shortest spelling, so that two
+    keys never mean the same id."""
+    is_number = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
+    if not is_number or str(int(key)) != key:
+        raise InvalidValue(
+            "logit_bias must have token ids as its keys, written as texts of digits; /tokenize shows them",
+            param=f"logit_bias.{sanitize_key(key)}",
+        )
+    return int(key)
+
+
+def _require_bias(key: str, value: float) -> float:
+    """Returns the bias. Raises InvalidValue if it is out of range."""
+    if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+        raise InvalidValue(
+            f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
+            param=f"logit_bias.{key}",
+        )
+    return value
+
+
+NUL = "\0"
+"""The character that some databases cannot store."""
+
+
+def read_attribution(
+    user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
+) -> Attribution:
+    """Reads the end user, which can have two names, and the tags. Raises InvalidValue that names the wrong
+    field."""
+    if user is None and not tags and safety_identifier is None:
+        return NO_ATTRIBUTION
+    if safety_identifier is not None and user is not None and safety_identifier != user:
+        raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
+    values_by_field = {"user": user, "safety_identifier": safety_identifier}
+    user_fields = tuple(name for name, value in values_by_field.items() if value is not None)
+    for name in user_fields:
+        require_no_nul(name, values_by_field[name] or "")
+    for name, value in (tags or {}).items():
+        if not 0 < len(name) <= LONGEST_TAG:
+            raise InvalidValue(
+                f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
+            )
+        require_no_nul("metadata", name + value)
+    reported_fields = (*user_fields, "metadata") if tags else user_fields
+    return Attribution((safety_identifier if user is None else user) or None, tags or {}, reported_fields)
+
+
+def require_no_nul(name: str, text: str) -> None:
+    """Raises InvalidValue if the text contains NUL."""
+    if NUL in text:
+        raise InvalidValue(f"{name} must hold no NUL character", param=name)
+
+
+T = TypeVar("T")
+
+LAST_K, LAST_TOKENS, SUMMARY, RELEVANT = "last_k", "last_tokens", "summary", "relevant"
+
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    LAST_K: ("k",),
+    LAST_TOKENS: ("tokens",),
+    SUMMARY: ("tokens", "model"),
+    RELEVANT: ("tokens", "model"),
+}
+"""The parameters of each strategy."""
+
+
+def read_memory(wire: MemoryShape) -> MemoryStrategy:
+    """Returns the strategy. Without a name, `k` means last_k, `model` means summary, and only `tokens` means
+    last_tokens. Raises MissingParameter, and InvalidValue for a parameter that the strategy does not have."""
+    parameters, path = _choose_layout(wire)
+    names = _list_present(parameters)
+    name = wire.name or _guess_name(names)
+    for parameter in names:
+        if parameter not in PARAMETERS[name]:
+            raise InvalidValue(
+                f"{path}.{parameter} does not belong to the strategy {name}, which takes "
+                f"{' and '.join(PARAMETERS[name])}; leave it out",
+                param=f"{path}.{parameter}",
+            )
+    if name == SUMMARY:
+        return Summary(parameters.tokens, parameters.model, path)
+    if name == RELEVANT:
+        return RelevantTurns(parameters.tokens, _require(parameters.model, f"{path}.model", name), path)
+    if name == LAST_K:
+        return LastMessages(_require(parameters.k, f"{path}.k", name), path)
+    return LastTokens(_require(parameters.tokens, f"{path}.tokens", name), path)
+
+
+def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:
+    """Returns the object with the parameters, and its path. Raises InvalidValue if both objects have
+    parameters."""
+    if wire.params is None:
+        return wire, MEMORY_FIELD
+    if not _list_present(wire):
+        return wire.params, f"{MEMORY_FIELD}.params"
+    if not _list_present(wire.params):
+        return wire, MEMORY_FIELD
+    raise InvalidValue(
+        f"send the parameters in {MEMORY_FIELD} or in {MEMORY_FIELD}.params, not in both",
+        param=f"{MEMORY_FIELD}.params",
+    )
+
+
+def _list_present(parameters: MemoryParameters) -> list[str]:
+    """Returns the names of the parameters in the request."""
+    return [name for name in ("k", "tokens", "model") if getattr(parameters, name) is not None]
+
+
+def _guess_name(names: Sequence[str]) -> str:
+    """Returns the strategy that fits the parameters. Raises MissingParameter without parameters."""
+    if not names:
+        raise MissingParameter(
+            f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS}, {SUMMARY} or {RELEVANT}",
+            param=f"{MEMORY_FIELD}.name",
+        )
+    if "k" in names:
+        return LAST_K
+    return SUMMARY if "model" in names else LAST_TOKENS
+
+
+def _require(value: T | None, path: str, name: str) -> T:
+    """Returns the value of a parameter that the strategy needs. Raises MissingParameter."""
+    if value is None:
+        raise MissingParameter(f"{path} is missing: the strategy {name} needs it", param=path)
+    return value
+
 
 TEXT_MAX_TOKENS = 16
 """OpenAI's default of max_tokens for text completions."""

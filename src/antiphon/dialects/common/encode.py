@@ -1,8 +1,9 @@
-"""Encodes buffered answers, log-probabilities and errors in OpenAI's form.
+"""Encodes buffered answers, log-probabilities, references and errors in OpenAI's form.
 
 The log-probabilities of a chat are a list of entries; those of a text are parallel arrays. The
 log-probabilities of a prompt have vLLM's form. Lists are encoded in blocks, because objects need several
-times as much memory as JSON.
+times as much memory as JSON. `read_retrieval` reads `rag_params`, which asks for an answer from a knowledge
+table.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
-from antiphon.dialects.common.references import build_collected_references
+from antiphon.dialects.common.request_types import RagParams
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CallExtras,
@@ -28,8 +29,11 @@ from antiphon.dialects.common.response_types import (
     ErrorEnvelope,
     FinishName,
     FunctionCall,
+    MaybeReferences,
     PromptTokensDetails,
     RankedToken,
+    ReferencedChunkShape,
+    ReferencesShape,
     SpeechAnswer,
     TextChoice,
     TextLogprobs,
@@ -39,14 +43,73 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration, Speech
 from antiphon.domain.events import (
+    CollectedChoice,
+    CollectedGeneration,
     FinishReason,
+    Scores,
+    Speech,
+    TokenScore,
     Usage,
     UsageSource,
 )
-from antiphon.domain.logprobs import Scores, TokenScore
-from antiphon.errors import AntiphonError, BudgetExceeded
+from antiphon.domain.retrieval import RETRIEVAL_FIELD, ReferencedChunk, References, Retrieval
+from antiphon.errors import AntiphonError, BudgetExceeded, MissingParameter
+
+
+def read_retrieval(wire: RagParams) -> Retrieval:
+    """Returns the retrieval options. Raises MissingParameter without a table."""
+    if not wire.table_id:
+        param = f"{RETRIEVAL_FIELD}.table_id"
+        raise MissingParameter(f"{param} is required: name a knowledge table of your project", param=param)
+    reranker = wire.reranking_model or None
+    return Retrieval(
+        wire.table_id,
+        wire.search_query.strip(),
+        wire.k,
+        reranker if wire.rerank else None,
+        wire.concat_reranker_input,
+        wire.inline_citations,
+    )
+
+
+def build_references(references: References, unknown: tuple[int, ...] = ()) -> ReferencesShape:
+    """Builds the references. `unknown`: cited numbers without a chunk."""
+    return ReferencesShape(
+        chunks=[_build_chunk(chunk, references) for chunk in references.chunks],
+        search_query=references.query,
+        notes=list(references.notes) or UNSET,
+        unknown_citations=list(unknown) or UNSET,
+    )
+
+
+def build_collected_references(generation: CollectedGeneration) -> MaybeReferences:
+    """Builds the references of a buffered answer, if it has any."""
+    if generation.references is None:
+        return UNSET
+    return build_references(generation.references, generation.unknown_citations)
+
+
+def _build_chunk(chunk: ReferencedChunk, references: References) -> ReferencedChunkShape:
+    metadata: dict[str, str | float] = {
+        **chunk.metadata,
+        "rrf_score": chunk.score,
+        "project_id": references.project,
+        "table_id": references.table,
+    }
+    if chunk.relevance is not None:
+        metadata["relevance_score"] = chunk.relevance
+    return ReferencedChunkShape(
+        text=chunk.text,
+        title=chunk.title,
+        page=chunk.page,
+        file_name=chunk.file_name,
+        file_path=chunk.file_name,
+        document_id=chunk.document,
+        chunk_id=chunk.id,
+        metadata=metadata,
+    )
+
 
 SERVER_ERROR = 500
 """The lowest HTTP status of a server error."""

@@ -24,13 +24,13 @@ from antiphon.dialects.common.chunks import (
 from antiphon.dialects.common.encode import (
     UNLIKELY,
     MetaFields,
+    build_collected_references,
     build_message,
     build_top_logprobs,
     build_usage,
     encode_list,
     spell_token,
 )
-from antiphon.dialects.common.references import build_collected_references
 from antiphon.dialects.common.response_types import Delta, UsageShape
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.wire_types import (
@@ -47,9 +47,15 @@ from antiphon.dialects.fireworks.wire_types import (
     Logprobs,
     TokenEntry,
 )
-from antiphon.domain.collect import CollectedGeneration
-from antiphon.domain.events import Finished, FinishReason, Usage
-from antiphon.domain.logprobs import NO_ID, Scores, TokenScore
+from antiphon.domain.events import (
+    NO_ID,
+    CollectedGeneration,
+    Finished,
+    FinishReason,
+    Scores,
+    TokenScore,
+    Usage,
+)
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode

@@ -13,19 +13,19 @@ from antiphon.dialects.base import (
     RequestBody,
     Services,
 )
-from antiphon.dialects.common.embeddings import (
+from antiphon.dialects.common.decode import read_attribution
+from antiphon.dialects.common.endpoints import (
     EmbeddingsAnswer,
     answer_embeddings,
     build_prompts,
+    decode_body,
     encode_embeddings,
     require_encoding_format,
 )
-from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
-from antiphon.dialects.common.sampling import read_attribution
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import EmbeddingRequest, Embeddings

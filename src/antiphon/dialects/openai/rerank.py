@@ -16,15 +16,15 @@ from antiphon.dialects.base import (
     ResponseMeta,
     Services,
 )
+from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import EndUser, Name, PositiveInt
-from antiphon.dialects.common.sampling import read_attribution
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
-from antiphon.domain.rerank import Ranking, RerankRequest
+from antiphon.domain.request import Ranking, RerankRequest
 from antiphon.errors import InvalidValue
 
 MAX_DOCUMENTS = 1000

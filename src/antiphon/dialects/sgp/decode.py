@@ -1,38 +1,377 @@
 """Decodes a body of Scale's endpoints to a generation request, with the rules of Scale's page.
 
-The decoder of `/v1` reads the fields with the same meaning.
+The table has all request fields of the page and its text completions, and how Antiphon treats them.
+`normalize_messages` converts messages to OpenAI's form: missing roles, a single part instead of a list, media
+types of images, and function calls in the older form. It runs before the types are checked, so values of a
+wrong type stay unchanged. The decoder of `/v1` reads the fields with the same meaning.
 """
 
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
-from antiphon.dialects.common.constraint_fields import (
-    RelaxedConstraint,
-    read_schema,
-)
+from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_schema
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
-from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import filter_stream_options
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    MEMORY,
+    NO_MEMORY,
+    NO_RETRIEVAL,
+    RETRIEVAL,
+    SUFFIX,
+    TAGS,
+    FieldReport,
+    FieldTable,
+    RequestField,
+    declare_ignored,
+    declare_refused,
+    declare_supported,
+)
+from antiphon.dialects.common.fields import RENDERED, filter_stream_options
+from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.request_bodies import convert, describe_value, read_object, sanitize_key
 from antiphon.dialects.common.request_types import MAX_STOPS
-from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.dialects.common.tools import filter_tools
-from antiphon.dialects.common.upstream_fields import (
+from antiphon.dialects.common.tools import filter_tools, require_function_name, require_shallow
+from antiphon.dialects.common.vendor_fields import (
     merge_extra_params,
     read_extra_headers,
     read_inference_timeout,
 )
-from antiphon.dialects.sgp.fields import TABLES, SgpScope, filter_fields
-from antiphon.dialects.sgp.messages import normalize_messages
-from antiphon.dialects.sgp.wire_types import (
+from antiphon.dialects.sgp.legacy import FIELDS as LEGACY_FIELDS
+from antiphon.dialects.sgp.legacy import LegacyScope
+from antiphon.dialects.sgp.wire_format import (
     KnownFormat,
     SgpChatCompletionRequest,
     SgpCommonRequest,
     SgpCompletionRequest,
 )
+from antiphon.domain.messages import Role
 from antiphon.domain.values import replace
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
+
+PREFIX = "/sgp/v4/beta"
+
+
+class SgpScope(StrEnum):
+    """The object that contains a field. Other fields of messages are in OpenAI's table."""
+
+    CHAT = f"{PREFIX}/chat/completions"
+    TEXT = f"{PREFIX}/completions"
+    MESSAGE = "SGP's message"
+    IMAGE_URL = "SGP's image_url"
+
+
+CHAT = frozenset({SgpScope.CHAT})
+TEXT = frozenset({SgpScope.TEXT})
+BOTH = CHAT | TEXT
+MESSAGE = frozenset({SgpScope.MESSAGE})
+IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
+
+CHAT_ALONE = "only chats have it; send messages to chat/completions"
+LEGACY = "tools took its place; send tools"
+LIMITS = "max_completion_tokens comes before max_tokens, and this before max_new_tokens."
+
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT,
+        messages="The conversation so far.",
+        chat_template=RENDERED["chat_template"],
+        chat_template_kwargs=RENDERED["chat_template_kwargs"],
+        guided_whitespace_pattern="The whitespace of guided JSON: one class of spaces, tabs and line ends, "
+        "with an optional repetition, as [ \\n]{0,2}. It matches once or not at all wherever JSON "
+        "allows whitespace.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether the model calls: auto, none, required, or one tool by its name.",
+        modalities="What the answer contains: [text], or [text, audio] of a model that speaks. Other "
+        "models refuse audio.",
+        audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
+        "Only together with audio in modalities.",
+        prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
+        "parts}. It makes some vendors faster. A local model refuses it.",
+        parallel_tool_calls="Whether one turn can make several calls; true by default.",
+    ),
+    declare_ignored(
+        "guided_decoding_backend",
+        CHAT,
+        "outlines or lm-format-enforcer. It has no effect: this server has one compiler of constraints.",
+    ),
+    *declare_supported(
+        TEXT,
+        prompt="A text. It can contain control tokens.",
+        max_new_tokens=f"An older name of max_tokens. {LIMITS}",
+        return_token_log_probs="Whether you get each token's log-probability, as with logprobs.",
+        stop_sequences="More texts that end a choice, in addition to stop. At most four together.",
+    ),
+    *declare_supported(
+        BOTH,
+        model="Name of a model of this server, such as VENDOR/MODEL or VENDOR/MODEL/DEPLOYMENT, or an alias.",
+        guided_json="A JSON Schema, as an object or a text, for each choice. At most one of the four "
+        "guided_ fields is accepted.",
+        guided_regex="A regular expression. Each choice matches it as a whole.",
+        guided_choice="Texts. Each choice is one of them.",
+        guided_grammar="A grammar of each choice, in Lark's or llama.cpp's notation (GBNF).",
+        include_stop_str_in_output="Whether the stop text stays at the end of the choice.",
+        stream="Whether the answer comes as server-sent events; false by default. There is no [DONE].",
+        stream_options="`include_usage`: whether a last chunk without choices has the usage. Only together "
+        "with stream.",
+        stop="Texts that end a choice, at most four. They are not part of its text.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
+        logit_bias="Numbers from -100 to 100 that are added to the logits of tokens: an object with token "
+        "ids as keys.",
+        logprobs="Whether you get each token's log-probability, before bias, penalties, temperature "
+        "and cuts.",
+        top_logprobs="How many of the most likely tokens you get at each place, 0 to 20. Only together with "
+        "logprobs.",
+        max_tokens="Most tokens of one choice. By default a chat can use the rest of the context, and a text "
+        f"makes 16. {LIMITS}",
+        max_completion_tokens=f"The newer name of max_tokens. {LIMITS}",
+        n="Choices, 1 to 128; 1 by default.",
+        best_of="The number of candidates, at most 20. You get the n with the highest mean "
+        "log-probability per token. Usage counts all of them. Not in a stream. 0 means absent.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
+        seed="The same seed gives the same draws.",
+        temperature="0 to 2. 0 always takes the most likely token. The default is the model's own value, or "
+        "1.",
+        top_p="Only the most likely tokens whose probabilities add up to this. The default is the "
+        "model's own value, or 1.",
+        top_k="Only the k most likely tokens; 0 or -1 keeps all.",
+        response_format="text; json_object: any object, or one of `schema`; json_schema; any other object "
+        "is a JSON Schema. A local model does not see it, and ignores its name and "
+        "description. A vendor gets it unchanged.",
+    ),
+    *declare_supported(BOTH, user=END_USER),
+    *declare_supported(
+        CHAT,
+        reasoning_effort="How much the model reasons, as at /v1. The product's later clients send it.",
+    ),
+    *declare_supported(CHAT, memory_strategy=MEMORY, rag_params=RETRIEVAL),
+    declare_refused("memory_strategy", TEXT, NO_MEMORY),
+    declare_refused("rag_params", TEXT, NO_RETRIEVAL),
+    *declare_supported(
+        BOTH,
+        inference_timeout="The most seconds of the generation, never more than the server's own limit. A "
+        "longer generation ends with an error.",
+        inference_extra_params="Fields to add to the request. Fields of /v1 have their effect. Others go to"
+        " the vendor if the operator allows them (`extra_params`); otherwise they "
+        "are refused.",
+        inference_extra_headers="Headers to add to the vendor's request, if the operator allows them "
+        "(`extra_headers`). Local models ignore them.",
+    ),
+    *declare_supported(BOTH, metadata=TAGS),
+    *declare_supported(TEXT, suffix=SUFFIX),
+    declare_refused("suffix", CHAT, "a conversation has no middle; send a prompt to completions", ""),
+    declare_refused("audio", TEXT, CHAT_ALONE),
+    declare_refused("modalities", TEXT, CHAT_ALONE, ["text"]),
+    declare_refused("prediction", TEXT, CHAT_ALONE),
+    declare_refused("tools", TEXT, CHAT_ALONE, []),
+    declare_refused("tool_choice", TEXT, CHAT_ALONE, "none", "auto"),
+    declare_refused("parallel_tool_calls", TEXT, CHAT_ALONE, False, True),
+    declare_refused("store", CHAT, "nothing is stored here; leave it out", False),
+    declare_refused("functions", CHAT, LEGACY, []),
+    declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
+    *declare_supported(
+        MESSAGE,
+        role="system, developer, user, assistant, tool or function. If you leave it out: a "
+        "message with tool_call_id is the tool's. One with tool_calls or function_call is "
+        "the assistant's. Any other is the user's.",
+        content="As at /v1; also one part instead of a list of parts.",
+        function_call="The call of an assistant's message in the older form: an object of `name` and "
+        "`arguments`. The next message of the role function has its result.",
+    ),
+    *declare_supported(
+        IMAGE_URL,
+        media_type="image/png, image/jpeg, image/gif or image/webp. The type of plain base64. For a data: "
+        "URL, both types must be equal. Ignored for an https: address.",
+    ),
+)
+
+FIELD_TABLE = FieldTable(
+    (*FIELDS, *LEGACY_FIELDS),
+    (*SgpScope, *LegacyScope),
+    endpoints=(SgpScope.CHAT, SgpScope.TEXT, LegacyScope.CHAT, LegacyScope.TEXT),
+)
+TABLES = FIELD_TABLE.tables
+filter_fields = FIELD_TABLE.filter
+
+
+FUNCTION = "function"
+"""The role of a function's result, and the type of a call."""
+
+ROLES = (*Role, FUNCTION)
+"""The roles of a message."""
+
+CALL_FIELDS = ("name", "arguments")
+"""The fields of a call in the older form."""
+
+DATA = "data:"
+BASE64_MARK = ";base64,"
+
+
+def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Returns the body with its messages in OpenAI's form. Raises a RequestError."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return fields
+    function_calls = FunctionCalls()
+    return fields | {
+        "messages": [
+            _normalize_message(message, f"messages[{index}]", function_calls, report)
+            for index, message in enumerate(messages)
+        ]
+    }
+
+
+class FunctionCalls:
+    """The calls in the older form that have no result yet."""
+
+    def __init__(self) -> None:
+        self._call_count = 0
+        """The number of calls so far."""
+        self._pending_calls: list[tuple[str, str]] = []
+        """The id and the function's name of each call without a result."""
+
+    def add(self, message: Mapping[str, Any], field: str) -> list[object]:
+        """Returns the call of an assistant's message as a list of tool calls. Raises a RequestError."""
+        call, field = message["function_call"], f"{field}.function_call"
+        if not isinstance(call, dict):
+            raise InvalidValue(f"{field} must be an object; got {describe_value(call)}", param=field)
+        if message["role"] != Role.ASSISTANT:
+            raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
+        if message.get("tool_calls"):
+            raise InvalidValue(f"{field} and tool_calls exclude each other; send tool_calls", param=field)
+        name, arguments = _read_call(call, field)
+        call_id = f"function_call_{self._call_count}"  # vendors refuse ids with other characters
+        self._call_count += 1
+        self._pending_calls.append((call_id, name))
+        return [{"id": call_id, "type": FUNCTION, FUNCTION: {"name": name, "arguments": arguments}}]
+
+    def take_id(self, name: object, field: str) -> str:
+        """Removes the earliest call that a function's result can belong to, and returns the call's id.
+        `name`: the function's name in the result, if there is one. Raises InvalidValue if there is no such
+        call."""
+        for index, (call_id, function_name) in enumerate(self._pending_calls):
+            if name is None or name == function_name:
+                del self._pending_calls[index]
+                return call_id
+        if not isinstance(name, str | None):
+            raise InvalidValue(
+                f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name"
+            )
+        suffix = "" if name is None else f" of {sanitize_key(name)}"
+        raise InvalidValue(
+            f"{field}.role function: no function_call{suffix} before it waits for a result; send role tool "
+            "with tool_call_id for a tool's result",
+            param=f"{field}.role",
+        )
+
+
+def _read_call(call: Mapping[str, Any], field: str) -> tuple[str, str | dict[str, Any]]:
+    """Returns the function's name and the arguments of a call. Raises a RequestError."""
+    for member in call:
+        if member not in CALL_FIELDS:
+            path = f"{field}.{sanitize_key(member)}"
+            raise UnknownParameter(f"unknown field {path}", param=path)
+    name, arguments = call.get("name"), call.get("arguments") or ""
+    if name is None:
+        raise MissingParameter(f"{field}.name is missing", param=f"{field}.name")
+    if not isinstance(name, str):
+        raise InvalidValue(f"{field}.name must be a text; got {describe_value(name)}", param=f"{field}.name")
+    require_function_name(name, f"{field}.name")
+    if not isinstance(arguments, str | dict):
+        raise InvalidValue(
+            f"{field}.arguments must be a text or an object; got {describe_value(arguments)}",
+            param=f"{field}.arguments",
+        )
+    if isinstance(arguments, dict):
+        require_shallow(arguments, f"{field}.arguments")
+    return name, arguments
+
+
+def _require_role(role: object, field: str) -> None:
+    """Raises InvalidValue for a role that no message has."""
+    if role not in ROLES:
+        *names, last_name = sorted(ROLES)
+        raise InvalidValue(
+            f"{field}.role must be {', '.join(names)} or {last_name}; got {describe_value(role)}",
+            param=f"{field}.role",
+        )
+
+
+def _normalize_message(
+    message: object, field: str, function_calls: FunctionCalls, report: FieldReport
+) -> object:
+    """Returns one message in OpenAI's form."""
+    if not isinstance(message, dict):
+        return message
+    message = {name: value for name, value in message.items() if value is not None}
+    role = message.setdefault("role", _infer_role(message))
+    _require_role(role, field)
+    if "function_call" in message:
+        message["tool_calls"] = function_calls.add(message, field)
+        del message["function_call"]
+    if role == FUNCTION:
+        if "tool_call_id" in message:
+            path = f"{field}.tool_call_id"
+            raise InvalidValue(f"{path} is taken only in messages of the role tool", param=path)
+        call_id = function_calls.take_id(message.pop("name", None), field)
+        message |= {"role": "tool", "tool_call_id": call_id}
+    content = message.get("content")
+    if isinstance(content, dict):
+        message["content"] = content = [content]
+    if isinstance(content, list):
+        message["content"] = [
+            _normalize_part(part, f"{field}.content[{index}]", report) for index, part in enumerate(content)
+        ]
+    return message
+
+
+def _infer_role(message: Mapping[str, Any]) -> str:
+    """Returns the role of a message that has no role."""
+    if "tool_call_id" in message:
+        return "tool"
+    return "assistant" if message.get("tool_calls") or "function_call" in message else "user"
+
+
+def _normalize_part(part: object, field: str, report: FieldReport) -> object:
+    """Returns one part of a content. The media type of an image is moved into its URL."""
+    image = part.get("image_url") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(image, dict) or "media_type" not in image:
+        return part
+    image_fields = {name: value for name, value in image.items() if name != "media_type"}
+    url, media_type = image.get("url"), image["media_type"]
+    if isinstance(url, str) and media_type is not None:
+        image_fields["url"] = _complete_url(url, media_type, f"{field}.image_url.media_type", report)
+    return part | {"image_url": image_fields}
+
+
+def _complete_url(url: str, media_type: object, field: str, report: FieldReport) -> str:
+    """Returns the URL of an image with its media type. Raises InvalidValue for an unknown media type, and for
+    one that contradicts the URL."""
+    if not isinstance(media_type, str) or IMAGE_TYPES.get(media_type) != media_type:
+        raise InvalidValue(
+            f"{field} must be image/png, image/jpeg, image/gif or image/webp; got "
+            f"{describe_value(media_type)}",
+            param=field,
+        )
+    scheme = SCHEME.match(url)
+    if scheme is None:
+        return f"{DATA}{media_type}{BASE64_MARK}{url}"
+    if scheme[1].lower() != "data":
+        report.paths.append(field)
+        return url
+    url_type = url[len(DATA) : max(url.find(","), len(DATA))].partition(";")[0].lower()
+    if not url_type:
+        return f"{DATA}{media_type}{url[len(DATA) :]}"
+    if IMAGE_TYPES.get(url_type, url_type) != media_type:
+        raise InvalidValue(
+            f"{field} is {media_type}, but the data: URL has {sanitize_key(url_type)}; send one of them",
+            param=field,
+        )
+    return url
+
 
 SAME_FIELDS = (
     "model", "include_stop_str_in_output", "stream", "stream_options", "stop", "frequency_penalty",

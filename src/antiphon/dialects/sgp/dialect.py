@@ -1,45 +1,264 @@
-"""Scale's dialect: its endpoints and its part of the OpenAPI document."""
+"""Scale's dialect: its endpoints, its list of models, and its part of the OpenAPI document.
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+The list of models is in pages. On this server each model has one deployment, and its account is the caller's
+project.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
 
 from antiphon.dialects.base import (
+    Answer,
     CodecOptions,
     Description,
     DialectDefaults,
     Endpoint,
     GenerationCall,
+    ModelEntry,
     Request,
+    Response,
     ResponseMeta,
+    Services,
     StreamEncoder,
 )
 from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
-from antiphon.dialects.common.endpoints import declare_generation
-from antiphon.dialects.common.field_table import Table
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
-from antiphon.dialects.common.openapi_schemas import (
+from antiphon.dialects.common.endpoints import declare_generation, declare_get
+from antiphon.dialects.common.field_table import (
+    Table,
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.sgp import wire_types
-from antiphon.dialects.sgp.decode import decode_chat, decode_text
-from antiphon.dialects.sgp.encode import (
-    SgpStreamEncoder,
-    encode_sgp_error,
-    map_status,
-)
-from antiphon.dialects.sgp.fields import TABLES, SgpScope
-from antiphon.dialects.sgp.legacy.endpoints import declare_legacy
-from antiphon.dialects.sgp.legacy.fields import LegacyScope
-from antiphon.dialects.sgp.models import declare_pages
-from antiphon.domain.collect import CollectedGeneration
-from antiphon.errors import AntiphonError
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.request_bodies import sanitize_key
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.sgp import wire_format
+from antiphon.dialects.sgp.decode import TABLES, SgpScope, decode_chat, decode_text
+from antiphon.dialects.sgp.legacy import LegacyScope, declare_legacy
+from antiphon.dialects.sgp.wire_format import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
+from antiphon.domain.events import CollectedGeneration
+from antiphon.domain.identity import Actor
+from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
+
+MODELS_PATH = "/sgp/v4/models"
+DOCUMENT = "/openapi.json#/components/schemas"
+
+PAGE_SIZE, LARGEST_PAGE = 100, 10_000
+"""The default and the largest number of models per page, as in Scale's documentation."""
+
+LAST_PAGE = 2**31 - 1
+
+ModelType = Literal["COMPLETION", "CHAT_COMPLETION", "EMBEDDING", "GENERIC"]
+
+SCHEMAS: Mapping[ModelType, tuple[str, str]] = {
+    "COMPLETION": ("SgpLegacyTextRequest", "SgpLegacyTextAnswer"),
+    "CHAT_COMPLETION": ("SgpLegacyChatRequest", "SgpLegacyChatAnswer"),
+}
+"""The schemas of request and answer, by the type of the model. Only these types have an endpoint in this
+dialect."""
+
+FILTERS = ("account_id", "model_type", "model_group_id")
+SORT_KEYS = ("id", "name", "display_name", "created_at", "model_type", "base_model_id", "supports_multi_turn")
+NO_VIEW = "a model has neither deployments of its own nor a group; leave it out"
+
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "page": {"type": "integer", "minimum": 1, "maximum": LAST_PAGE, "default": 1},
+    "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE_SIZE},
+    "account_id": {"type": "string"},
+    "model_type": {"type": "string"},
+    "model_group_id": {"type": "string"},
+    "sort_by": {
+        "type": "string",
+        "pattern": rf"^((({'|'.join(SORT_KEYS)}):(asc|desc))?,?)*$",
+        "description": "FIELD:asc or FIELD:desc, separated by commas.",
+    },
+}
+"""The schemas of the query's parameters."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class SgpModelShape(Struct, frozen=True, kw_only=True):
+    """One model."""
+
+    id: str
+    name: str
+    display_name: str
+    account_id: str
+    """The caller's project."""
+    created_at: Annotated[datetime, Meta(tz=True)]
+    created_by_user_id: str = OWNER
+    deployment_count: int = 1
+    model_type: ModelType
+    """GENERIC while the model's engine is unavailable."""
+    supports_multi_turn: bool
+    base_model_id: str | None
+    """The base model of an adapter; otherwise null."""
+    request_schema: dict[str, str]
+    """A reference to the schema of the model's requests."""
+    response_schema: dict[str, str]
+    model_group_id: None = None
+
+
+class SgpModelPage(Struct, frozen=True, kw_only=True):
+    """One page of models: first the models of the settings in their order, then adapters."""
+
+    current_page: int
+    """The number of the page, from 1."""
+    items: list[SgpModelShape]
+    items_per_page: int
+    total_item_count: int
+    """The number of models in all pages."""
+
+
+class PageQuery(NamedTuple):
+    """The requested page."""
+
+    page: int
+    limit: int
+    filters: Mapping[str, str]
+    """The required values, by field."""
+    order: tuple[tuple[str, bool], ...]
+    """The sort fields in order, and whether each is descending."""
+
+
+def declare_pages() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints for the list of models and for one model."""
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in PARAMETERS.items()]
+    return (
+        declare_get(MODELS_PATH, list_models, "List the models", "models", SgpModelPage, *parameters),
+        declare_get(f"{MODELS_PATH}/{{model:path}}", show_model, "Show one model", "models", SgpModelShape),
+    )
+
+
+async def list_models(request: Request, services: Services) -> Answer:
+    """Lists one page of the models that the caller can use."""
+    query = read_query(request.query())
+    entries = await services.list_profiled_models(request.actor)
+    return Response(
+        _encode(build_model_page([build_model(entry, request.actor) for entry in entries], query))
+    )
+
+
+async def show_model(request: Request, services: Services) -> Answer:
+    """Shows one model."""
+    _collect_parameters(request.query(), ("view",))
+    entry = await services.load_model(request.path_params["model"], request)
+    return Response(_encode(build_model(entry, request.actor)))
+
+
+def read_query(parameters: Iterable[tuple[str, str]]) -> PageQuery:
+    """Reads the query. Raises a RequestError about the parameter."""
+    values = _collect_parameters(parameters, ("page", "limit", "sort_by", "view", *FILTERS))
+    return PageQuery(
+        _read_number(values.get("page", "1"), "page", LAST_PAGE),
+        _read_number(values.get("limit", str(PAGE_SIZE)), "limit", LARGEST_PAGE),
+        {name: values[name] for name in FILTERS if name in values},
+        tuple(_read_order(word) for word in values.get("sort_by", "").split(",") if word),
+    )
+
+
+def build_model_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelPage:
+    """Builds the requested page of models."""
+    matching_models = [
+        model
+        for model in models
+        if all(getattr(model, name) == value for name, value in query.filters.items())
+    ]
+    for name, is_descending in reversed(query.order):
+        matching_models.sort(key=partial(_get_sort_key, name), reverse=is_descending)
+    start = (query.page - 1) * query.limit
+    return SgpModelPage(
+        current_page=query.page,
+        items=matching_models[start : start + query.limit],
+        items_per_page=query.limit,
+        total_item_count=len(matching_models),
+    )
+
+
+def _get_sort_key(name: str, model: SgpModelShape) -> str:
+    """Returns the text by which models are sorted. Missing values are first."""
+    return str(getattr(model, name) or "")
+
+
+def _collect_parameters(
+    parameters: Iterable[tuple[str, str]], known_names: tuple[str, ...]
+) -> dict[str, str]:
+    """Returns the query's values by name. An empty value means absent. Raises a RequestError for an unknown
+    or repeated name, and for `view`."""
+    values: dict[str, str] = {}
+    for name, value in parameters:
+        shown_name = sanitize_key(name)
+        if name not in known_names:
+            raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
+        if name in values:
+            raise InvalidValue(
+                f"{shown_name} is in the query twice; send it once", param=f"{QUERY}.{shown_name}"
+            )
+        if value:
+            values[name] = value
+    if "view" in values:
+        raise UnsupportedParameter(f"view is not supported: {NO_VIEW}", param=f"{QUERY}.view")
+    return values
+
+
+def _read_number(text: str, name: str, maximum: int) -> int:
+    """Returns the number, which is at least 1. Raises InvalidValue."""
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and 1 <= int(text) <= maximum
+    ):
+        raise InvalidValue(f"{name} must be a whole number of 1 to {maximum}", param=f"{QUERY}.{name}")
+    return int(text)
+
+
+def _read_order(word: str) -> tuple[str, bool]:
+    """Returns the field of `FIELD:asc` or `FIELD:desc`, and whether it is descending. Raises InvalidValue."""
+    name, _, direction = word.partition(":")
+    if name not in SORT_KEYS or direction not in ("asc", "desc"):
+        raise InvalidValue(
+            f"sort_by must have FIELD:asc or FIELD:desc, separated by commas, with the fields "
+            f"{', '.join(SORT_KEYS)}; got {sanitize_key(word)}",
+            param=f"{QUERY}.sort_by",
+        )
+    return name, direction == "desc"
+
+
+def build_model(entry: ModelEntry, actor: Actor) -> SgpModelShape:
+    """Builds the entry of one model."""
+    kind = _get_type(entry)
+    name = entry.alias or entry.name
+    request, response = SCHEMAS.get(kind, ("", ""))
+    return SgpModelShape(
+        id=name,
+        name=name,
+        display_name=name,
+        account_id=actor.project,
+        created_at=datetime.fromtimestamp(entry.created, UTC),
+        model_type=kind,
+        supports_multi_turn=kind == "CHAT_COMPLETION",
+        base_model_id=entry.parent,
+        request_schema={"$ref": f"{DOCUMENT}/{request}"} if request else {},
+        response_schema={"$ref": f"{DOCUMENT}/{response}"} if response else {},
+    )
+
+
+def _get_type(entry: ModelEntry) -> ModelType:
+    """Returns the type of a model; GENERIC if its profile is unknown."""
+    if entry.profile is None:
+        return "GENERIC"
+    if entry.profile.embedding is not None:
+        return "EMBEDDING"
+    return "CHAT_COMPLETION" if entry.profile.chat else "COMPLETION"
+
 
 NAME = "sgp"
 
@@ -79,14 +298,14 @@ EXAMPLES: Mapping[str, object] = {
     "LegacyTextRequest": {"model": "cantor", "prompt": "Once upon a time"},
 }
 
-ERROR = wire_types.SgpError
+ERROR = wire_format.SgpError
 
 
 class SgpChatCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/chat/completions."""
 
     shapes = (
-        wire_types.SgpChatCompletionRequest,
+        wire_format.SgpChatCompletionRequest,
         response_types.ChatCompletion,
         response_types.ChatCompletionChunk,
     )
@@ -106,7 +325,7 @@ class SgpChatCompletions(CodecOptions):
 class SgpCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/completions."""
 
-    shapes = (wire_types.SgpCompletionRequest, wire_types.SgpCompletion, wire_types.SgpCompletion)
+    shapes = (wire_format.SgpCompletionRequest, wire_format.SgpCompletion, wire_format.SgpCompletion)
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._reports_unknown, self._strict)

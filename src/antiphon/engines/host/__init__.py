@@ -3,6 +3,5 @@
   HTTP process                         AF_UNIX                engine host
   HostTokenEngine (client) ── Channel ── frames ── Channel ── Session (server) ── any TokenEngine
 
-`control` is the pipe between the supervisor and the processes it starts; `runtime` is the directory of the
-sockets.
+`control` has the pipes between the supervisor and the processes it starts, and the directory of the sockets.
 """

@@ -24,10 +24,11 @@ from antiphon.engines.base import (
     TokenEvent,
 )
 from antiphon.engines.defects import build_batch_error, guard, log_thread_end
-from antiphon.engines.llama.adapters.cache import NO_NUMBERS, AdapterRefs
+from antiphon.engines.llama.adapter_cache import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.batch import (
     DecodeCall,
     DecodeContext,
+    GuidedSequences,
     Logits,
     PromptSpan,
     StepPlan,
@@ -36,7 +37,6 @@ from antiphon.engines.llama.batch import (
     fill_batch,
     free_cells,
 )
-from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import CommandInbox, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.models import Load, Timer
-from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, Vectors
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import EmbeddingFacts, EmbedRequest, Pooling, SamplingOptions, Vectors
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
 from antiphon.engines.defects import build_batch_error, guard, log_thread_end
@@ -31,6 +30,7 @@ from antiphon.engines.llama.libllama.context import (
     DeviceLost,
     NativeEmbedder,
 )
+from antiphon.engines.llama.libllama.library import choose_thread_count
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.loading import (
     NO_VOCABULARY,
@@ -39,7 +39,6 @@ from antiphon.engines.llama.loading import (
     load_generator,
     load_placed,
 )
-from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
 from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError

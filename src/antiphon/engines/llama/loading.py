@@ -17,22 +17,23 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.sampling import SamplingOptions
+from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.devices import can_compute_with, list_backends, list_devices
-from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
-from antiphon.engines.llama.libllama.library import Library, find_library
+from antiphon.engines.llama.libllama.library import Library, choose_thread_count, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.machine import choose_thread_count
-from antiphon.engines.llama.placement import (
+from antiphon.engines.llama.libllama.placement import (
     ON_PROCESSOR,
     LayerPlacement,
     build_memory_error,
     build_tensor_error,
+    can_compute_with,
     choose_devices,
+    list_backends,
+    list_devices,
     place_layers,
+    read_layer_sizes,
     reduce_placement,
     requests_devices,
     require_offload,

@@ -1,7 +1,7 @@
 """The scheduler: admission, sharing of prefills, chunks of prompts, and the rows of each decode.
 
 It does no I/O: the decode loop requests a plan, carries it out, and reports the results. All of it runs on
-the decode thread. `queue` orders the waiting sequences; `kv` contains the layouts of the KV cache.
+the decode thread. `sequence` has the queue of waiting ones; `kv` contains the layouts of the KV cache.
 
 A prompt is computed in chunks without logits; its last token gives the first draw.
 
@@ -13,7 +13,7 @@ A prompt is computed in chunks without logits; its last token gives the first dr
     `loading` has found, every row is computed alike.
 
 A preempted sequence continues with the tokens that it has: prompt and drawn tokens are computed again like
-one prompt, but in exact mode in the same chunks and rows as before. `queue.choose_exchange` decides when a
+one prompt, but in exact mode in the same chunks and rows as before. `sequence.choose_exchange` decides when a
 sequence yields to another caller.
 
 All rows of a call use one adapter, because the library cannot mix adapters.
@@ -24,11 +24,15 @@ from collections.abc import Iterator
 
 from antiphon.domain.values import Struct
 from antiphon.engines.llama.batch import DecodeCall, PromptSpan, StepPlan
-from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PrefixMatch
-from antiphon.engines.llama.kv.pool import PoolLayout
+from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PoolLayout, PrefixMatch
 from antiphon.engines.llama.kv.streams import StreamLayout
-from antiphon.engines.llama.queue import SequenceQueue, choose_exchange
-from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
+from antiphon.engines.llama.sequence import (
+    SchedulingPolicy,
+    SequencePhase,
+    SequenceQueue,
+    TokenSequence,
+    choose_exchange,
+)
 from antiphon.errors import AntiphonError
 
 WORTH_WAITING = 32

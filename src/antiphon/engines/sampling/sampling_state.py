@@ -14,7 +14,7 @@ from math import exp, isnan, log
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.domain.request import Mirostat, Sampling
 from antiphon.errors import InvalidValue
 
 Floats = NDArray[np.float32]

@@ -1,18 +1,37 @@
-"""The interface between the vendor engine and the upstream dialects.
+"""The interface between the vendor engine and the upstream dialects, and what several dialects share.
 
 An upstream dialect translates between this server's requests and events and one vendor's wire format. It does
 no I/O, and keeps no state between requests.
+
+The dialects share three things. They estimate the tokens of a request if the vendor reports no usage, or
+impossible numbers. They join the vectors of an answer, and refuse invalid ones. They rank documents in the
+format of Cohere, Jina, vLLM and llama-server, and read Fireworks' name for the list of results.
 """
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from sys import byteorder
 from types import MappingProxyType
 from typing import Protocol
 
-from antiphon.domain.events import Event
-from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest
-from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.values import Struct, Value, field
-from antiphon.engines.profiles.base import VendorProfile
+import msgspec
+from msgspec import Struct
+
+from antiphon.domain.events import Event, Usage, UsageSource
+from antiphon.domain.messages import BYTES_PER_TOKEN, estimate_tokens, measure_text
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Prompt,
+    Ranking,
+    RerankRequest,
+)
+from antiphon.domain.values import Value, field
+from antiphon.engines.vendors.profiles import VendorProfile
+from antiphon.errors import UnsupportedParameter
 
 UNREADABLE = (ValueError, RecursionError)
 """The errors of decoding a vendor's bytes. JSON that is nested too deeply raises a RecursionError."""
@@ -161,3 +180,175 @@ class UpstreamDialect(Protocol):
     def decode_models(self, body: bytes) -> tuple[str, ...]:
         """Returns the names in a list of models. Raises ValueError or msgspec.MsgspecError if it cannot be
         read."""
+
+
+MAX_TOKENS = 1 << 31
+"""A bound that is larger than the tokens of any request."""
+
+
+def is_possible(usage: Usage) -> bool:
+    """Whether a vendor's counts are possible. Impossible counts could cause a negative or an enormous
+    bill."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    return (
+        max(prompt, completion) <= MAX_TOKENS
+        and 0 <= usage.cached_tokens <= prompt
+        and 0 <= usage.cache_write_tokens <= prompt
+        and 0 <= usage.prompt_audio_tokens <= prompt
+        and 0 <= usage.reasoning_tokens <= completion
+        and 0 <= usage.completion_audio_tokens <= completion
+        and 0 <= usage.accepted_prediction_tokens + usage.rejected_prediction_tokens <= completion
+    )
+
+
+def estimate_usage(request: GenerationRequest, output_size: int) -> Usage:
+    """Returns an estimate of the usage. `output_size`: the bytes of the answer."""
+    prompt, completion = estimate_prompt(request), estimate_tokens(output_size)
+    return Usage(prompt, completion, source=UsageSource.ESTIMATED)
+
+
+def estimate_prompt(request: GenerationRequest) -> int:
+    """Returns an estimate of the prompts' tokens, without images and recordings."""
+    suffixes = measure_text(request.output.suffix) * len(request.prompts)
+    return estimate_tokens(sum(map(_measure_prompt, request.prompts)) + suffixes)
+
+
+def estimate_inputs(request: EmbeddingRequest) -> int:
+    """Returns an estimate of the tokens of all inputs."""
+    return estimate_tokens(sum(map(_measure_prompt, request.inputs)))
+
+
+def _measure_prompt(prompt: Prompt) -> int:
+    """Returns the bytes of a prompt's text. For token ids, estimates the bytes by their number."""
+    if isinstance(prompt, Conversation):
+        return sum([measure_text(message.text) for message in prompt.messages])
+    if prompt.tokens is not None:
+        return len(prompt.tokens) * BYTES_PER_TOKEN
+    return measure_text(prompt.text or "")
+
+
+def join_vectors(
+    vectors: "Sequence[array[float]]", request: EmbeddingRequest, prompt_tokens: int | None
+) -> Embeddings:
+    """Returns the vectors, float32 in the machine's order, as one value. `prompt_tokens`: the vendor's count.
+    Raises ValueError if the vectors do not match the inputs, or contain infinity or NaN."""
+    widths = {len(vector) for vector in vectors}
+    if len(vectors) != len(request.inputs) or len(widths) != 1 or 0 in widths:
+        raise ValueError("the vectors do not match the inputs")
+    if not all(isfinite(sum(vector)) for vector in vectors):  # the sum is not finite if any number is not
+        raise ValueError("a vector contains infinity or NaN")
+    if byteorder == "big":
+        for vector in vectors:
+            vector.byteswap()
+    (width,) = widths
+    joined = b"".join(vector.tobytes() for vector in vectors)
+    if prompt_tokens is None or not 0 <= prompt_tokens <= MAX_TOKENS:
+        return Embeddings(joined, width, estimate_inputs(request), UsageSource.ESTIMATED)
+    return Embeddings(joined, width, prompt_tokens, UsageSource.REPORTED)
+
+
+RERANK, TOKENS_PER_DOCUMENT = "rerank", "max_tokens_per_doc"
+"""Names among the parameters that a provider takes."""
+
+
+class ScoreWire(Struct):
+    """One document's score."""
+
+    index: int
+    relevance_score: float
+
+
+class RerankUsageWire(Struct):
+    """Token counts, where the vendor gives them."""
+
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class CohereTokens(Struct):
+    """Cohere's counts."""
+
+    input_tokens: float | None = None
+
+
+class CohereMeta(Struct):
+    """The object in which Cohere puts its counts."""
+
+    tokens: CohereTokens | None = None
+
+
+class RerankWire(Struct):
+    """The scores of the documents, in any order."""
+
+    results: list[ScoreWire] | None = None
+    data: list[ScoreWire] | None = None
+    """Fireworks' name of the results."""
+    usage: RerankUsageWire | None = None
+    meta: CohereMeta | None = None
+
+
+_read_scores = msgspec.json.Decoder(RerankWire).decode
+_write_rerank = msgspec.json.Encoder().encode
+
+
+def build_rerank_refusal(model: VendorModel) -> UnsupportedParameter:
+    """Builds the error for a provider that ranks no documents."""
+    return UnsupportedParameter(
+        f"model: the provider {model.provider} ranks no documents; choose another model, or let the operator "
+        f'write takes = ["rerank"] into [providers.{model.provider}] if it has POST /rerank',
+        param="model",
+    )
+
+
+def encode_rerank(request: RerankRequest, model: VendorModel) -> UpstreamCall:
+    """Translates a request. Raises UnsupportedParameter if the provider ranks no documents, or for a
+    parameter that it does not take."""
+    supported = model.extra_parameters - model.refused_parameters
+    if RERANK not in supported:
+        raise build_rerank_refusal(model)
+    body: dict[str, object] = {
+        "model": model.name,
+        "query": request.query,
+        "documents": request.documents,
+        "top_n": len(request.documents),  # some vendors' default is fewer
+    }
+    if request.tokens_per_document is not None:
+        if TOKENS_PER_DOCUMENT not in supported:
+            raise UnsupportedParameter(
+                f"max_tokens_per_doc is not supported by the provider {model.provider}; leave it out",
+                param=TOKENS_PER_DOCUMENT,
+            )
+        body[TOKENS_PER_DOCUMENT] = request.tokens_per_document
+    return UpstreamCall("/rerank", _write_rerank(body), is_streamed=False)
+
+
+def decode_rerank(request: RerankRequest, body: bytes) -> Ranking:
+    """Reads the scores. Raises ValueError if they do not match the documents."""
+    answer = _read_scores(body)
+    results = answer.results or answer.data or []
+    scores = {result.index: result.relevance_score for result in results}
+    if scores.keys() != set(range(len(request.documents))) or len(scores) != len(results):
+        raise ValueError("the scores do not match the documents")
+    if not all(map(isfinite, scores.values())):
+        raise ValueError("a score is infinity or NaN")
+    ordered_scores = tuple(scores[index] for index in range(len(scores)))
+    tokens = _find_rerank_tokens(answer)
+    if tokens is None or not 0 < tokens <= MAX_TOKENS:
+        return Ranking(ordered_scores, _estimate_rerank(request), UsageSource.ESTIMATED)
+    return Ranking(ordered_scores, tokens, UsageSource.REPORTED)
+
+
+def _find_rerank_tokens(answer: RerankWire) -> int | None:
+    """Returns the number of tokens that the vendor reports, or None."""
+    if answer.usage is not None:
+        return answer.usage.prompt_tokens or answer.usage.total_tokens
+    if answer.meta is not None and answer.meta.tokens is not None:
+        input_tokens = answer.meta.tokens.input_tokens
+        return None if input_tokens is None else int(input_tokens)
+    return None
+
+
+def _estimate_rerank(request: RerankRequest) -> int:
+    """Returns an estimate of the tokens of the query with each document."""
+    query = measure_text(request.query)
+    return estimate_tokens(sum(query + measure_text(document) for document in request.documents))

@@ -14,7 +14,7 @@ import aiohttp
 
 from antiphon.domain.context import Context, RequestProgress
 from antiphon.domain.events import Event, Started, UsageSource
-from antiphon.domain.messages import MediaContent
+from antiphon.domain.messages import MediaContent, measure_text
 from antiphon.domain.models import Profile
 from antiphon.domain.request import (
     Conversation,
@@ -22,9 +22,9 @@ from antiphon.domain.request import (
     Embeddings,
     GenerationRequest,
     Overflow,
+    Ranking,
+    RerankRequest,
 )
-from antiphon.domain.rerank import Ranking, RerankRequest
-from antiphon.domain.token_estimate import measure_text
 from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
@@ -36,11 +36,10 @@ from antiphon.engines.vendors.base import (
     StreamFailure,
     UpstreamCall,
     VendorModel,
+    estimate_prompt,
 )
-from antiphon.engines.vendors.estimate import estimate_prompt
 from antiphon.engines.vendors.provider import Provider
-from antiphon.engines.vendors.response import UpstreamResponse
-from antiphon.engines.vendors.sse import EventSplitter
+from antiphon.engines.vendors.transport import EventSplitter, UpstreamResponse
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,

@@ -5,6 +5,6 @@
         │                                          │
         └──────────── failures, a datagram socket ─┘
 
-`folder` reads the files of a folder of weights, and `environment` examines an interpreter. Neither imports
-vLLM, and the command line uses both before it starts a process. `plugin` and `rows` run inside vLLM.
+`model_folder` reads a folder of weights. It does not import vLLM, and the command line uses it before it
+starts a process. `plugin` and `rows` run inside vLLM.
 """

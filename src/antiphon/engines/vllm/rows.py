@@ -1,11 +1,20 @@
-"""The rows of vLLM's batch whose tokens Antiphon's sampler draws. This module does not import vLLM.
+"""The rows of vLLM's batch whose tokens Antiphon's sampler draws, and their errors. It does not import vLLM.
 
 vLLM has a token drawn for a row even while the row's prompt is incomplete, and discards that token. So a
 row's state takes a token only when the token is in vLLM's list of the row's output.
+
+The sampler sends the error of one sequence to the engine host. vLLM itself cannot pass such an error: an
+exception in its sampler would end all sequences. The sampler sends the error as one datagram before it
+returns from its step, so the error arrives before the step's token. The socket is in a directory that only
+this user can enter.
 """
 
+import json
+import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -15,10 +24,11 @@ from numpy.typing import NDArray
 
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.guide import Guide
-from antiphon.domain.sampling import Sampling
+from antiphon.domain.request import Sampling
+from antiphon.domain.values import asdict
 from antiphon.engines.defects import guard
 from antiphon.engines.sampling import DrawnToken, Sampler, SamplingState
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ErrorReport
 
 MAX_MASK_CPU_SECONDS = 0.5
 """The most CPU seconds that a constraint may take for the mask of one token. All rows of the batch wait for
@@ -64,7 +74,7 @@ def decode_row(encoded: bytes) -> RowRequest:
 
 
 class GuideFactory(Protocol):
-    """Makes guides. `constraints.mask_workers.MaskWorkers` implements it."""
+    """Makes guides. `constraints.guide.MaskWorkers` implements it."""
 
     result_ready: threading.Event
     """Set whenever a guide has computed forced tokens or a mask."""
@@ -231,3 +241,50 @@ class RowTable(Struct):
         if not row.has_failed:
             row.has_failed = True
             self.report(row.request.sequence, error)
+
+
+MAX_REPORT_BYTES = 65536
+"""The most bytes of one report. A message repeats at most some hundred characters of a request."""
+
+
+class FailureSender:
+    """The sampler's end of the socket."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def send(self, sequence: str, error: AntiphonError) -> None:
+        """Sends the error that ends a sequence. Does nothing if the host is gone."""
+        report = {"sequence": sequence, "error": asdict(ErrorReport.from_error(error))}
+        with suppress(OSError):
+            self._socket.sendto(json.dumps(report).encode()[:MAX_REPORT_BYTES], self._path)
+
+
+class FailureReceiver:
+    """The engine host's end of the socket. Its methods never wait for a report."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "failures.sock")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self._socket.setblocking(False)
+        self._errors: dict[str, AntiphonError] = {}
+
+    def take(self, sequence: str) -> AntiphonError | None:
+        """Returns the error of a sequence if one has arrived, and forgets it."""
+        for name, error in self._receive():
+            self._errors[name] = error
+        return self._errors.pop(sequence, None)
+
+    def _receive(self) -> Iterator[tuple[str, AntiphonError]]:
+        """Yields the reports that have arrived."""
+        while True:
+            try:
+                report = json.loads(self._socket.recv(MAX_REPORT_BYTES))
+            except OSError:
+                return
+            yield report["sequence"], ErrorReport(**report["error"]).to_exception()
+
+    def close(self) -> None:
+        self._socket.close()

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.domain.identity import Grant, Key, KeyKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.tenancy import Grant, Key, KeyKind
 from antiphon.domain.values import replace
 from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
 from antiphon.http.admin.resource import (
@@ -27,8 +27,7 @@ from antiphon.http.admin.resource import (
     decode_request,
 )
 from antiphon.http.admin.tenants import EmptyBody
-from antiphon.services.limit_validation import MAX_LIMITS, LimitRequest
-from antiphon.services.policy import KeyRequest
+from antiphon.services.policy import MAX_LIMITS, KeyRequest, LimitRequest
 from antiphon.services.tenancy import IssuedKey, TenancyService
 
 YEAR = 366 * 24 * 3600

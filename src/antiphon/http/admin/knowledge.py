@@ -7,7 +7,7 @@ from msgspec import Struct
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import answer_json, declare_endpoint, declare_parameter, read_query
-from antiphon.services.knowledge.erasure import KnowledgeErasure
+from antiphon.services.knowledge.tables import KnowledgeErasure
 
 
 class RemovedTables(Struct, frozen=True, kw_only=True):

@@ -27,8 +27,8 @@ from antiphon.http.admin.resource import (
     decode_request,
     read_query,
 )
-from antiphon.services.limit_validation import LimitRequest
 from antiphon.services.limits import LimitService
+from antiphon.services.policy import LimitRequest
 
 Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
 """The schema has the largest maximum of all measures. The service checks each measure's own."""

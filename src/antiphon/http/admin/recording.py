@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
+from antiphon.domain.identity import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import (
     ListPage,
@@ -20,7 +20,7 @@ from antiphon.http.admin.resource import (
     read_query,
 )
 from antiphon.http.admin.tenants import ProjectCard, build_project_card
-from antiphon.services.request_log import RequestLog
+from antiphon.services.usage import RequestLog
 
 Days = Annotated[int, Meta(ge=1, le=3650)]
 

@@ -1,10 +1,9 @@
 """The API of knowledge tables: tables, documents, chunks and search, below /v1/knowledge."""
 
 from antiphon.dialects.base import Endpoint
-from antiphon.http.knowledge.chunks import declare_chunks
-from antiphon.http.knowledge.documents import declare_documents
+from antiphon.http.knowledge.documents import declare_chunks, declare_documents
 from antiphon.http.knowledge.tables import declare_tables
-from antiphon.http.state import AppState
+from antiphon.http.services import AppState
 
 
 def list_knowledge_endpoints(app_state: AppState) -> tuple[Endpoint, ...]:

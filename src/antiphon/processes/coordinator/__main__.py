@@ -13,10 +13,9 @@ from pathlib import Path
 import uvloop
 
 from antiphon.domain.context import SystemClock
-from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
-from antiphon.engines.host.runtime import remove_unused_directory
+from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe, remove_unused_directory
 from antiphon.errors import AntiphonError
-from antiphon.processes.coordinator.assemble import open_coordinator, open_database
+from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure

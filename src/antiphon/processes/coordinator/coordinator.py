@@ -1,5 +1,7 @@
 """The coordinator of one server: its limiter, adapter names, directory revision and sum of metrics.
-`serve_coordinator` serves it on a socket."""
+
+`open_coordinator` builds it, with the drain of the spool. `serve_coordinator` serves it on a socket.
+"""
 
 import asyncio
 import logging
@@ -7,26 +9,35 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from antiphon.domain.context import Clock
 from antiphon.domain.models import NameChange
-from antiphon.errors import EngineError, LimitsUnavailable
+from antiphon.errors import EngineError, LimitsUnavailable, StoreUnavailable
 from antiphon.ledger.drain import Drain
-from antiphon.limits.local import LocalLimiter
-from antiphon.limits.snapshot import Snapshot, save_snapshot
-from antiphon.processes.coordinator.frames import (
+from antiphon.limits.counters import SECOND_MS, LedgerSeeder
+from antiphon.limits.local import LocalLimiter, Snapshot, pop_snapshot, save_snapshot
+from antiphon.processes.budget_alerts import open_budget_watch
+from antiphon.processes.coordinator.session import (
     TO_COORDINATOR,
     DirectoryChanged,
     Names,
+    ProcessSession,
     ToCoordinator,
     Topic,
     Welcome,
 )
-from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc import Channel, FrameReader, bind_private, from_line, remove_socket
+from antiphon.settings.schema import Settings
+from antiphon.store.base import EntryStore, TenancyStore
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.weights.adapters.kept_names import KeptNamesFile
+from antiphon.weights.adapter_store import KeptNamesFile
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
+
 
 BACKLOG = 64
 """The most connections that wait to be accepted. An HTTP process opens one."""
@@ -268,3 +279,105 @@ def _write_names(path: Path, revision: int, names: bytes) -> None:
     new_file = path.with_suffix(".new")
     new_file.write_bytes(b"%d\n%b" % (revision, names))
     new_file.replace(path)
+
+
+FINAL_DRAIN_S = 3.0
+"""The most seconds to write the spool to the database at the end. Other entries stay in the spool."""
+
+SNAPSHOT_NAME = "limits.json"
+"""The name of the file in the spool's directory in which the counters are saved at a clean stop."""
+
+
+@asynccontextmanager
+async def open_coordinator(
+    settings: Settings, path: str, clock: Clock, database: "Database | None" = None
+) -> AsyncIterator[Coordinator]:
+    """Runs a coordinator that listens at the path until the block ends.
+
+    It counts the running requests of routes. If keys are on, it drains the spool into `database`. It then
+    also counts the limits of keys, unless Redis counts them. Raises StartupError if the spool is unusable.
+    """
+    async with AsyncExitStack() as stack:
+        runtime_folder, started_ms = Path(path).parent, int(clock.wall() * SECOND_MS)
+        drain = snapshot_file = None
+        budget_totals = Totals()
+        limiter = LocalLimiter(clock)
+        if database is not None:
+            from antiphon.store.ledger import SqlEntries
+            from antiphon.store.tenancy import SqlTenancy, SqlWarnings
+
+            entries = SqlEntries(database)
+            drain = await stack.enter_async_context(open_drain(settings, entries))
+            if settings.limits.url is None:
+                tenancy = SqlTenancy(database)
+                seeder = await stack.enter_async_context(
+                    open_seeder(entries, tenancy, drain, clock, started_ms)
+                )
+                limiter = LocalLimiter(clock, seeder, fails_open=settings.limits.unavailable == "open")
+                limiter.watch = await stack.enter_async_context(
+                    open_budget_watch(settings.limits, SqlWarnings(database), clock, budget_totals.add)
+                )
+                snapshot_file = Path(settings.ledger.spool or "") / SNAPSHOT_NAME
+
+        def build_coordinator(tasks: asyncio.TaskGroup) -> Coordinator:
+            """Builds the coordinator, with the counters that the previous coordinator saved."""
+            coordinator = Coordinator(tasks, runtime_folder, started_ms, limiter, drain, snapshot_file)
+            coordinator.ended_totals = budget_totals
+            lora = settings.lora
+            coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
+            if snapshot_file is not None:
+                snapshot = pop_snapshot(snapshot_file, limiter.now())
+                if snapshot is not None:
+                    coordinator.load_snapshot(snapshot)
+            return coordinator
+
+        yield await stack.enter_async_context(serve_coordinator(path, build_coordinator))
+
+
+def open_database(settings: Settings) -> "Database | None":
+    """Opens the database; returns None if keys are off. Imports the database's library only if it is needed.
+    Reads nothing yet."""
+    if not settings.keys.enabled:
+        return None
+    from antiphon.store.database import Database
+
+    return Database(settings.keys.store or "", show_details=False)
+
+
+@asynccontextmanager
+async def open_drain(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
+    """Drains the spool into the database until the block ends. Raises StartupError if the spool is
+    unusable."""
+    drain = Drain(Path(settings.ledger.spool or ""), entries)
+    await asyncio.to_thread(drain.start)
+    try:
+        yield drain
+    finally:
+        await asyncio.to_thread(drain.stop, FINAL_DRAIN_S)
+
+
+@asynccontextmanager
+async def open_seeder(
+    entries: EntryStore,
+    tenancy: TenancyStore,
+    drain: Drain | None,
+    clock: Clock,
+    started_ms: int | None = None,
+) -> AsyncIterator[LedgerSeeder]:
+    """Yields the reader of the usage that limits count from the start. It can be used until the block ends.
+
+    If `drain` runs in this process, the reader first writes the spool to the ledger. If another process
+    drains the spool, as with two servers of one directory, the ledger is read as it is. `started_ms`: see
+    `LedgerSeeder`.
+    """
+
+    def drain_spool() -> None:
+        """Writes the spool to the ledger. Raises StoreUnavailable."""
+        if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
+            raise StoreUnavailable("the spool is not in the database yet")
+
+    seeder = LedgerSeeder(entries, clock.wall, drain_spool, tenancy.load_families, started_ms)
+    try:
+        yield seeder
+    finally:
+        await asyncio.to_thread(seeder.close)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
-from antiphon.processes.knowledge.frames import (
+from antiphon.processes.knowledge.server import (
     FROM_KNOWLEDGE,
     CancelIndexCall,
     Encoded,
@@ -23,8 +23,8 @@ from antiphon.processes.knowledge.frames import (
     IndexResult,
     encode_value,
     load_methods,
+    read_pause,
 )
-from antiphon.processes.knowledge.restart_pause import read_pause
 from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,

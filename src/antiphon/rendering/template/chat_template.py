@@ -18,28 +18,10 @@ from antiphon.domain.request import Conversation
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.reasoning.notation import ReasoningNotation, detect_reasoning, effort_variables
-from antiphon.rendering.template.environment import BoundedEnvironment, limit_render_time
-from antiphon.rendering.template.field_usage import watch_messages
+from antiphon.rendering.call_notation import CallNotation, detect_notation
+from antiphon.rendering.reasoning import ReasoningNotation, detect_reasoning, effort_variables
+from antiphon.rendering.template.environment import BoundedEnvironment, limit_render_time, watch_messages
 from antiphon.rendering.template.messages import (
-    Hide,
-    add_tools_to_system,
-    build_message,
-    build_tools,
-    hide_texts,
-    measure,
-    with_parts,
-    with_reasoning_part,
-)
-from antiphon.rendering.template.shield import (
-    Cover,
-    Shield,
-    TemplateTexts,
-    escape_surrogates,
-    is_valid_unicode,
-    use_cover,
-)
-from antiphon.rendering.template.support import (
     CUT,
     PROBE,
     PROBE_CALL,
@@ -49,12 +31,27 @@ from antiphon.rendering.template.support import (
     PROBE_TEXT,
     PROBE_TOOLS,
     RESULT,
+    Hide,
     RoleSupport,
     TemplateSupport,
+    add_tools_to_system,
+    build_message,
+    build_tools,
+    hide_texts,
+    measure,
     probe_roles,
+    with_parts,
+    with_reasoning_part,
     write_out_tools,
 )
-from antiphon.rendering.tools.call_notation import CallNotation, detect_notation
+from antiphon.rendering.template.shield import (
+    Cover,
+    Shield,
+    TemplateTexts,
+    escape_surrogates,
+    is_valid_unicode,
+    use_cover,
+)
 
 LONGEST_SOURCE = 500_000
 """The most characters of a template. The longest known template has 30,000."""

@@ -17,11 +17,11 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
-from antiphon.rendering.reasoning.notation import ReasoningNotation
+from antiphon.rendering.call_notation import CallNotation
+from antiphon.rendering.reasoning import ReasoningNotation
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies, SpecialTokens
-from antiphon.rendering.template.field_usage import add_usage, watch_fields
+from antiphon.rendering.template.environment import add_usage, watch_fields
 from antiphon.rendering.template.messages import estimate_size
-from antiphon.rendering.tools.call_notation import CallNotation
 
 RENDER = "antiphon.rendering.template.request_template:render"
 """The name of the sandbox's job that renders a template."""

@@ -1,9 +1,18 @@
-"""Types of ingest: formats, limits, and the text of a document, page by page."""
+"""Documents of ingest: their formats and limits, the text that was extracted, and checks of a file before it
+is read.
 
+The name or the media type tells the format. A file whose content has another format is refused. The archive
+of an Office file is checked before a library unpacks it: its size, its parts and its encryption.
+"""
+
+import io
+import zipfile
+import zlib
 from enum import StrEnum
+from importlib.util import find_spec
 
 from antiphon.domain.values import Struct, field
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, UnsupportedMediaType, explain_extra
 
 FIELD = "file"
 """The request field in errors about a document."""
@@ -92,3 +101,234 @@ def build_refusal(file_name: str, problem: str) -> InvalidValue:
     """Returns the error for a document that cannot be read. `problem`: the rest of the sentence after the
     file's name."""
     return InvalidValue(f"{shorten_name(file_name)} {problem}", param=FIELD)
+
+
+F = DocumentFormat
+
+EXTENSIONS: dict[str, DocumentFormat] = {
+    "txt": F.TEXT,
+    "text": F.TEXT,
+    "log": F.TEXT,
+    "md": F.MARKDOWN,
+    "markdown": F.MARKDOWN,
+    "html": F.HTML,
+    "htm": F.HTML,
+    "xhtml": F.HTML,
+    "csv": F.CSV,
+    "tsv": F.TSV,
+    "json": F.JSON,
+    "jsonl": F.JSON_LINES,
+    "ndjson": F.JSON_LINES,
+    "pdf": F.PDF,
+    "docx": F.DOCX,
+    "pptx": F.PPTX,
+    "xlsx": F.XLSX,
+}
+
+OFFICE = "application/vnd.openxmlformats-officedocument."
+
+MEDIA_TYPES: dict[str, DocumentFormat] = {
+    "text/plain": F.TEXT,
+    "text/markdown": F.MARKDOWN,
+    "text/x-markdown": F.MARKDOWN,
+    "text/html": F.HTML,
+    "application/xhtml+xml": F.HTML,
+    "text/csv": F.CSV,
+    "text/tab-separated-values": F.TSV,
+    "application/json": F.JSON,
+    "application/jsonl": F.JSON_LINES,
+    "application/x-ndjson": F.JSON_LINES,
+    "application/pdf": F.PDF,
+    OFFICE + "wordprocessingml.document": F.DOCX,
+    OFFICE + "presentationml.presentation": F.PPTX,
+    OFFICE + "spreadsheetml.sheet": F.XLSX,
+}
+
+LIBRARIES = {F.PDF: "pypdfium2", F.DOCX: "docx", F.PPTX: "pptx", F.XLSX: "openpyxl"}
+"""The library of the extra `documents` that reads each format. Other formats need no library."""
+
+PDF_HEADER = b"%PDF-"
+
+PDF_HEADER_SPAN = 1024
+"""A PDF's header must begin in this many first bytes. PDF readers accept other bytes before it."""
+
+DAMAGED_ARCHIVE = "a damaged archive"
+
+OLE_HEADER = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of Office files before 2007, and of encrypted newer ones."""
+
+ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+
+OFFICE_PARTS = {
+    "word/document.xml": F.DOCX,
+    "ppt/presentation.xml": F.PPTX,
+    "xl/workbook.xml": F.XLSX,
+}
+"""The part of the archive that identifies each kind of Office file."""
+
+UNREAD_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\x7fELF", "a program"),
+    (b"{\\rtf", "an RTF document"),
+    (b"%!PS", "a PostScript document"),
+)
+"""The first bytes of common formats that ingest does not read."""
+
+
+def detect_format(data: bytes, file_name: str, media_type: str = "") -> DocumentFormat:
+    """Returns the format of a file by its name. If the name has no known extension, uses the media type.
+
+    Raises UnsupportedMediaType for an unknown format. Raises InvalidValue if the content has another format,
+    or if the file is encrypted or empty.
+    """
+    file_format = find_format(file_name, media_type)
+    if not data:
+        raise build_refusal(file_name, "is empty; send a file that has text")
+    if file_format is F.PDF and PDF_HEADER in data[:PDF_HEADER_SPAN]:
+        return file_format
+    content_format = _identify_content(data, file_name)
+    expected_format = str(file_format) if file_format in BINARY_FORMATS else None
+    if content_format == expected_format:
+        return file_format
+    if content_format in {None, DAMAGED_ARCHIVE}:
+        raise build_refusal(
+            file_name, f"is not a {file_format} file, or it is damaged; open it and save it again"
+        )
+    raise build_refusal(
+        file_name,
+        f"says that it is {file_format}, but its content is {content_format}; rename it or convert it",
+    )
+
+
+def find_format(file_name: str, media_type: str = "") -> DocumentFormat:
+    """Returns the format of a file by its name or media type. Raises UnsupportedMediaType for an unknown
+    format, and InvalidValue if name and media type contradict each other."""
+    essence = media_type.partition(";")[0].strip().lower()
+    _, dot, extension = file_name.rpartition(".")
+    name_format = EXTENSIONS.get(extension.lower()) if dot else None
+    type_format = MEDIA_TYPES.get(essence)
+    is_contradiction = name_format is not None and type_format is not None and name_format is not type_format
+    if is_contradiction and {name_format, type_format} & BINARY_FORMATS:
+        raise build_refusal(
+            file_name, f"has the media type of {type_format}; send it with the media type of {name_format}"
+        )
+    found_format = name_format or type_format
+    if found_format is None:
+        raise UnsupportedMediaType(
+            f"{shorten_name(file_name)} is of a type that cannot be read; send one of "
+            f"{', '.join(EXTENSIONS)}",
+            param=FIELD,
+        )
+    return found_format
+
+
+def list_media_types() -> tuple[str, ...]:
+    """Returns the media types of the formats whose libraries are installed."""
+    return tuple(name for name, file_format in MEDIA_TYPES.items() if has_library(file_format))
+
+
+def has_library(file_format: DocumentFormat) -> bool:
+    """Whether this server can read a format."""
+    library = LIBRARIES.get(file_format)
+    return library is None or find_spec(library) is not None
+
+
+def require_readable(file_name: str, media_type: str = "") -> None:
+    """Raises UnsupportedMediaType or InvalidValue if this server cannot read files with this name and media
+    type."""
+    require_extra(find_format(file_name, media_type), file_name)
+
+
+def require_extra(file_format: DocumentFormat, file_name: str) -> None:
+    """Raises UnsupportedMediaType if the library for a format is not installed."""
+    if not has_library(file_format):
+        raise UnsupportedMediaType(
+            f"{shorten_name(file_name)} is {file_format}, which this server cannot read yet; its operator "
+            f"installs the readers: {explain_extra('documents')}",
+            param=FIELD,
+        )
+
+
+def _identify_content(data: bytes, file_name: str) -> str | None:
+    """Returns the format of the content in words. Returns None if the first bytes identify no format, as in
+    text files. Raises InvalidValue for an encrypted Office file."""
+    if data.startswith(PDF_HEADER):
+        return str(F.PDF)
+    if data.startswith(b"PK\x03\x04"):
+        return _identify_archive(data)
+    if data.startswith(OLE_HEADER):
+        if ENCRYPTED_PACKAGE in data:
+            raise build_refusal(file_name, "is encrypted; remove its password and send it again")
+        return "an Office file from before 2007"
+    return next((name for signature, name in UNREAD_SIGNATURES if data.startswith(signature)), None)
+
+
+def _identify_archive(data: bytes) -> str:
+    """Returns the Office format of a ZIP archive, in words. Reads only the archive's directory."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return DAMAGED_ARCHIVE
+    return next((str(kind) for part, kind in OFFICE_PARTS.items() if part in names), "a ZIP archive")
+
+
+MAX_PARTS = 20_000
+"""The most parts of one archive."""
+
+HEAD_BYTES = 1_024
+"""How many bytes of each part are searched for a document type."""
+
+DAMAGE_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    SyntaxError,  # the base of both XML parsers' errors
+    OSError,
+    EOFError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that `zipfile` and the libraries raise for damaged files."""
+
+ENCRYPTED = 0x1
+"""The flag of an encrypted part."""
+
+
+def require_safe_archive(data: bytes, file_name: str, limits: ExtractionLimits) -> None:
+    """Raises InvalidValue for an archive that is damaged, encrypted or too large when unpacked.
+
+    The sizes in the archive's directory can be trusted: all the libraries use Python's `zipfile`, which reads
+    no more of a part than the directory says. No Office file declares entities, so a file with entities is an
+    attack.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            parts = archive.infolist()
+            if sum(part.file_size for part in parts) > limits.unpacked_bytes or len(parts) > MAX_PARTS:
+                limits_text = f"{limits.unpacked_bytes // MEBIBYTE:,} MiB or {MAX_PARTS:,} parts"
+                raise build_refusal(file_name, f"unpacks to more than {limits_text}; split it")
+            if any(part.flag_bits & ENCRYPTED for part in parts):
+                raise build_refusal(file_name, "is encrypted; remove its password and send it again")
+            if any(_declares_entities(archive, part) for part in parts):
+                raise build_refusal(file_name, "declares entities, which no Office file needs; save it again")
+    except DAMAGE_ERRORS:
+        raise build_refusal(file_name, "is damaged; open it and save it again") from None
+
+
+def _declares_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
+    """Whether an XML part has a document type, the only place where XML can declare entities."""
+    if not part.filename.lower().endswith((".xml", ".rels")):
+        return False
+    with archive.open(part) as part_file:
+        beginning = part_file.read(HEAD_BYTES)
+    return b"<!DOCTYPE" in beginning.replace(b"\0", b"")  # also in UTF-16

@@ -7,15 +7,15 @@ from datetime import date, datetime, time
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
-from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
+    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
     build_refusal,
 )
-from antiphon.retrieval.ingest.tables import format_records
+from antiphon.retrieval.ingest.text_files import format_records
 
 
 def read_sheets(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:

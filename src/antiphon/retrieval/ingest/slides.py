@@ -13,15 +13,15 @@ from pptx.shapes.group import GroupShape
 from pptx.slide import Slide
 from pptx.text.text import TextFrame, _Paragraph
 
-from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
+    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     ExtractionLimits,
     build_refusal,
 )
-from antiphon.retrieval.ingest.tables import format_table
+from antiphon.retrieval.ingest.text_files import format_table
 
 
 def read_slides(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:

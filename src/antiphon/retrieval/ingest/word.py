@@ -14,14 +14,14 @@ from docx.opc.constants import RELATIONSHIP_TYPE
 from docx.opc.exceptions import PackageNotFoundError
 from lxml import etree
 
-from antiphon.retrieval.ingest.archive import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
+    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
     build_refusal,
 )
-from antiphon.retrieval.ingest.tables import format_table
+from antiphon.retrieval.ingest.text_files import format_table
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"

@@ -1,10 +1,11 @@
 """`KnowledgeIndex` in PostgreSQL. Each call runs in a thread and is one transaction.
 
-No state is kept between calls. So several servers can share one database: each finds what the others write.
+No state is kept between calls. So several servers can share one database: each finds what the others write. A
+table is searched by words, by vector, or by both, with fused rankings.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -14,7 +15,7 @@ from sqlalchemy.engine import Connection
 from antiphon.domain.context import Clock
 from antiphon.domain.values import replace
 from antiphon.errors import NotFound
-from antiphon.retrieval import checks
+from antiphon.retrieval import base
 from antiphon.retrieval.base import (
     ChunkInput,
     ChunkPage,
@@ -29,13 +30,44 @@ from antiphon.retrieval.base import (
     TableSettings,
     TextChunk,
 )
-from antiphon.retrieval.postgres import chunks as chunk_rows
+from antiphon.retrieval.postgres import documents as chunk_rows
 from antiphon.retrieval.postgres import documents as document_rows
 from antiphon.retrieval.postgres import tables as table_rows
-from antiphon.retrieval.postgres.database import KnowledgeDatabase, Transactions
-from antiphon.retrieval.postgres.rows import TableRows, TableWrite, find_table, get_info, read_usage
-from antiphon.retrieval.postgres.schema import prepare_schema
-from antiphon.retrieval.postgres.search import search
+from antiphon.retrieval.postgres.chunk_search import count_words, find_nearest, score_by_words
+from antiphon.retrieval.postgres.database import KnowledgeDatabase, Transactions, prepare_schema
+from antiphon.retrieval.postgres.documents import find_chunks, find_document_numbers
+from antiphon.retrieval.postgres.tables import TableRows, TableWrite, find_table, get_info, read_usage
+from antiphon.retrieval.ranking import FusedRank, QueryWord, choose_words, find_least_score, fuse, list_words
+from antiphon.retrieval.stored_form import prepare_vector
+
+
+def search(rows: TableRows, query: SearchQuery) -> tuple[SearchHit, ...]:
+    """Returns the best chunks. Raises InvalidValue for a vector of other dimensions."""
+    vector = prepare_vector(rows.settings, query.vector)
+    depth = max(query.k, query.depth)
+    documents = find_document_numbers(rows, query.documents) if query.documents else []
+    if query.documents and not documents:
+        return ()
+    similarities = find_nearest(rows, vector, depth, documents) if vector else {}
+    words = list_words(query.words or "")
+    counts = count_words(rows, words) if words else {}
+
+    def get_count(word: QueryWord) -> int:
+        return counts.get(word, 0)
+
+    chosen_words = choose_words(words, rows.chunks, get_count)
+    scores = score_by_words(rows, counts, chosen_words, depth, documents)
+    if vector:
+        least_score = find_least_score(chosen_words, rows.chunks, get_count)
+        scores = {id_: score for id_, score in scores.items() if score >= least_score}
+    ranks = fuse(list(scores), list(similarities), query.k)
+    chunks = find_chunks(rows, [rank.id for rank in ranks]) if ranks else {}
+    return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)
+
+
+def _build_hit(rank: FusedRank, chunks: Mapping[int, TextChunk], similarity: float | None) -> SearchHit:
+    return SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarity)
+
 
 T = TypeVar("T")
 
@@ -69,7 +101,7 @@ class PostgresIndex:
     # --- tables ---------------------------------------------------------------------------------------------
 
     async def create_table(self, project: str, settings: TableSettings) -> TableInfo:
-        checks.require_settings(settings)
+        base.require_settings(settings)
         return await self._run_write(
             lambda connection: table_rows.create_table(
                 connection, self._pgvector, project, settings, self._limits, self._now()
@@ -83,7 +115,7 @@ class PostgresIndex:
         return await self._run_read(lambda connection: get_info(connection, project, table))
 
     async def rename_table(self, project: str, table: str, new_name: str) -> TableInfo:
-        checks.require_name(new_name)
+        base.require_name(new_name)
 
         def rename(connection: Connection) -> TableInfo:
             rows = find_table(connection, self._pgvector, project, table, lock=True)
@@ -94,7 +126,7 @@ class PostgresIndex:
     async def duplicate_table(
         self, project: str, table: str, new_name: str, *, with_documents: bool = True
     ) -> TableInfo:
-        checks.require_name(new_name)
+        base.require_name(new_name)
 
         if not with_documents:
             settings = (await self.get_table(project, table)).settings
@@ -124,7 +156,7 @@ class PostgresIndex:
     # --- documents ------------------------------------------------------------------------------------------
 
     async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
-        checks.require_document(document)
+        base.require_document(document)
         id_ = document.id or self._clock.unique()
         return await self._write(
             project, table, lambda change: document_rows.begin_document(change, document, id_)
@@ -139,7 +171,7 @@ class PostgresIndex:
         chunks: Sequence[ChunkInput],
         progress: int | None = None,
     ) -> DocumentInfo:
-        checks.require_batch(batch, chunks, progress)
+        base.require_batch(batch, chunks, progress)
         return await self._write(
             project,
             table,
@@ -161,7 +193,7 @@ class PostgresIndex:
     async def list_documents(
         self, project: str, table: str, offset: int = 0, limit: int = 100
     ) -> DocumentPage:
-        checks.require_listing(offset, limit)
+        base.require_listing(offset, limit)
         return await self._read(
             project, table, lambda rows: document_rows.list_documents(rows, offset, limit)
         )
@@ -177,7 +209,7 @@ class PostgresIndex:
     async def add_chunks(
         self, project: str, table: str, chunks: Sequence[ChunkInput]
     ) -> tuple[TextChunk, ...]:
-        checks.require_chunks(chunks)
+        base.require_chunks(chunks)
         return await self._write(project, table, lambda change: chunk_rows.add_loose_chunks(change, chunks))
 
     async def list_chunks(
@@ -190,7 +222,7 @@ class PostgresIndex:
         *,
         with_vectors: bool = False,
     ) -> ChunkPage:
-        checks.require_listing(offset, limit)
+        base.require_listing(offset, limit)
 
         def read(rows: TableRows) -> ChunkPage:
             number = None if document is None else document_rows.find_document(rows, document)[0]
@@ -202,18 +234,18 @@ class PostgresIndex:
         return await self._read(project, table, lambda rows: chunk_rows.get_chunk(rows, chunk))
 
     async def update_chunk(self, project: str, table: str, chunk: str, content: ChunkInput) -> TextChunk:
-        checks.require_chunks([content])
+        base.require_chunks([content])
         return await self._write(
             project, table, lambda change: chunk_rows.update_chunk(change, chunk, content)
         )
 
     async def delete_chunks(self, project: str, table: str, chunks: Sequence[str]) -> int:
-        checks.require_ids(chunks, "chunks")
+        base.require_ids(chunks, "chunks")
         return await self._write(project, table, lambda change: chunk_rows.delete_chunks(change, chunks))
 
     async def search(self, project: str, table: str, query: SearchQuery) -> tuple[SearchHit, ...]:
-        checks.require_query(query)
-        return await self._read(project, table, lambda rows: checks.cut_hits(search(rows, query)))
+        base.require_query(query)
+        return await self._read(project, table, lambda rows: base.cut_hits(search(rows, query)))
 
     # --- threads --------------------------------------------------------------------------------------------
 

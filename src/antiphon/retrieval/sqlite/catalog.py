@@ -32,8 +32,16 @@ from antiphon.errors import (
     KnowledgeUnavailable,
     NotFound,
 )
-from antiphon.retrieval.base import LONGEST_NAME, IndexLimits, IndexUsage, TableInfo, TableSettings
-from antiphon.retrieval.checks import add_usage, build_missing_table_error, require_within_limits
+from antiphon.retrieval.base import (
+    LONGEST_NAME,
+    IndexLimits,
+    IndexUsage,
+    TableInfo,
+    TableSettings,
+    add_usage,
+    build_missing_table_error,
+    require_within_limits,
+)
 from antiphon.retrieval.sqlite.documents import delete_unready
 from antiphon.retrieval.sqlite.schema import (
     create_file,
@@ -43,7 +51,7 @@ from antiphon.retrieval.sqlite.schema import (
     write_marks,
 )
 from antiphon.retrieval.sqlite.table import ForeignFile, TableChange, TableFile
-from antiphon.retrieval.table_settings import decode_table, encode_table
+from antiphon.retrieval.stored_form import decode_table, encode_table
 from antiphon.telemetry.logs import record
 
 TABLE_ENDING = ".db"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, KnowledgeTableDamaged, KnowledgeUnavailable
 from antiphon.retrieval.base import TableSettings
-from antiphon.retrieval.table_settings import encode_table
-from antiphon.retrieval.words import SEGMENTATION
+from antiphon.retrieval.ranking import SEGMENTATION
+from antiphon.retrieval.stored_form import encode_table
 from antiphon.telemetry.logs import record
 
 VERSION = 1

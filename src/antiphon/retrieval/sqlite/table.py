@@ -10,6 +10,7 @@ from pathlib import Path
 from antiphon.domain.values import Struct, field
 from antiphon.errors import KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import DocumentState, IndexUsage, TableInfo, TableSettings
+from antiphon.retrieval.ranking import SEGMENTATION, segment
 from antiphon.retrieval.sqlite.schema import (
     APPLICATION_ID,
     BUSY_S,
@@ -26,8 +27,7 @@ from antiphon.retrieval.sqlite.schema import (
     write_marks,
 )
 from antiphon.retrieval.sqlite.vectors import CodedVectors, ExactVectors, VectorRow, VectorRows
-from antiphon.retrieval.table_settings import decode_table, encode_table
-from antiphon.retrieval.words import SEGMENTATION, segment
+from antiphon.retrieval.stored_form import decode_table, encode_table
 
 Reserve = Callable[[IndexUsage], AbstractContextManager[None]]
 """Reserves what a write adds to the project until the context ends. Raises KnowledgeLimitReached."""

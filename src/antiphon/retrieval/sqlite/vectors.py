@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.domain.values import Struct, replace
-from antiphon.retrieval.halves import Floats, Halves, decode_halves, read_halves
+from antiphon.retrieval.stored_form import Floats, Halves, decode_halves, read_halves
 
 Ids = npt.NDArray[np.int64]
 RowNumbers = npt.NDArray[np.intp]

@@ -1,12 +1,16 @@
-"""Knowledge tables of the caller's project: tables, documents, chunks and search. The module `documents` runs
-the jobs that put files into a table. `KnowledgeErasure` removes everything for owners and the operator."""
+"""Knowledge tables of the caller's project: tables, documents, chunks and search.
 
+The module `documents` runs the jobs that put files into a table. `KnowledgeErasure` removes all tables and
+uploads of a project, for its owners and the operator.
+"""
+
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
 from antiphon.domain.values import replace
-from antiphon.errors import Conflict, InvalidValue
+from antiphon.errors import Conflict, InvalidValue, PermissionDenied
 from antiphon.retrieval.base import (
     MAX_BATCH,
     ChunkInput,
@@ -31,14 +35,18 @@ from antiphon.retrieval.knowledge import (
     TableRequest,
     TableSearch,
 )
+from antiphon.services.changes import DirectoryChanges
 from antiphon.services.knowledge.documents import DocumentJobs
-from antiphon.services.knowledge.vectors import (
+from antiphon.services.knowledge.uploads import (
     EmbeddingModelInfo,
     EmbeddingModels,
+    UploadFolder,
     choose_sizes,
     embed_texts,
     measure_dimensions,
 )
+from antiphon.services.policy import find_by_id
+from antiphon.store.base import TenancyStore
 
 
 class KnowledgeService:
@@ -256,3 +264,43 @@ def require_addressable(name: str) -> None:
         raise InvalidValue(
             "a table's name must not contain a slash, and must not be dots alone", param="name"
         )
+
+
+class KnowledgeErasure:
+    """Removes everything that a project stores in knowledge tables."""
+
+    def __init__(
+        self, changes: DirectoryChanges, tenancy: TenancyStore, index: KnowledgeIndex, uploads: UploadFolder
+    ) -> None:
+        self._changes = changes
+        self._tenancy = tenancy
+        self._index = index
+        self._uploads = uploads
+
+    async def erase(self, actor: Actor, project: str) -> int:
+        """Removes all tables of a project, and all its uploaded files that are not in a table yet. Returns
+        the number of removed tables. Damaged tables and tables of an archived project are removed too. Raises
+        NotFound, PermissionDenied and KnowledgeUnavailable."""
+        self._require_owner(actor, project)
+        await asyncio.to_thread(self._remove_uploads, project)
+        table_count = await self._index.delete_project_tables(project)
+
+        def write_audit_entry() -> None:
+            author = self._changes.attribute_to(actor)
+            self._changes.update_directory(
+                self._tenancy.note_erasure(project, {"tables": table_count}, author)
+            )
+
+        await self._changes.apply(write_audit_entry)
+        return table_count
+
+    def _require_owner(self, actor: Actor, project: str) -> None:
+        policy = self._changes.policy
+        find_by_id(policy.list_projects(actor), project, "project")
+        if not (actor.admin or policy.is_owner(actor, project)):
+            raise PermissionDenied("only an owner of the project can remove all its knowledge tables")
+
+    def _remove_uploads(self, project: str) -> None:
+        for order in self._uploads.list_orders():
+            if order.project == project:
+                self._uploads.remove(order.id)

@@ -1,2 +1,3 @@
-"""Model files on a hub: their names (`reference`), the local cache (`cache`), downloads (`download`), and
-errors (`errors`)."""
+"""Model files on a hub: their names and the local cache (`cache`), downloads (`download`), and errors
+(`errors`).
+"""

@@ -4,17 +4,17 @@ from collections import Counter
 from random import Random
 
 from antiphon.engines.base import TokenRequest, TokenSegment
-from antiphon.engines.host.ray.affinity import (
+from antiphon.engines.host.ray.engine import build_routing_key
+from antiphon.engines.host.ray.replica_table import (
     BLOCK,
     MAX_BLOCKS,
     Candidate,
     PrefixIndex,
+    ReplicaTable,
     RoutingKey,
     build_prefix_keys,
     choose_replica,
 )
-from antiphon.engines.host.ray.engine import build_routing_key
-from antiphon.engines.host.ray.replica_table import ReplicaTable
 
 LONG = tuple(range(4 * BLOCK))
 PLACES = 4

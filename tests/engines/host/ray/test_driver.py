@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.engines.base import SequenceStarted, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.host.ray.config import ClusterAddress, Placement
-from antiphon.engines.host.ray.probe import probe_cluster, require_resources
+from antiphon.engines.host.ray.node import probe_cluster, require_resources
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
 from antiphon.testing import check_token_engine
 from tests.support.docs import ROOT

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.host.ray.config import ClusterAddress
-from antiphon.engines.host.ray.node import find_free_port
-from antiphon.engines.host.ray.probe import CHECK_ALIVE, GET_VALUE, probe_cluster
+from antiphon.engines.host.ray.node import CHECK_ALIVE, GET_VALUE, find_free_port, probe_cluster
 from antiphon.errors import StartupError
 from tests.support.processes import bare_environment
 

@@ -22,10 +22,10 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.decode import STATUSES
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import StreamFailure, VendorError, VendorModel
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.support.vendors import anthropic_server
 from tests.support.vendors.anthropic_server import KEY, answer_call, list_models, sign
 from tests.support.vendors.conversations import BY_NAME

@@ -7,9 +7,9 @@ import pytest
 from antiphon.domain.events import Started, Usage, UsageSource
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.support.vendors.anthropic_server import KEY, answer_call, sign
 from tests.support.vendors.conversations import BY_NAME, CONVERSATIONS, PHOTO, PIXEL, require_reply
 from tests.support.vendors.vendor_exchange import VendorExchange

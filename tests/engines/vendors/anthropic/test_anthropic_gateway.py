@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.support.vendors.anthropic_server import KEY, answer_call, sign
 from tests.support.vendors.conversations import BY_NAME, PIXEL
 from tests.support.vendors.vendor_gateway import connect_client

@@ -13,20 +13,21 @@ from antiphon.domain.request import (
     Conversation,
     EmbeddingRequest,
     GenerationRequest,
+    Mirostat,
     Output,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
+    SamplingOptions,
     SchemaDeclaration,
     SpeechOptions,
     VendorOptions,
 )
-from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
+from antiphon.engines.vendors.profiles import VendorProfile
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 PROFILE = VendorProfile(max_output=8000, modalities=("text", "image", "audio"), reasoning=True)

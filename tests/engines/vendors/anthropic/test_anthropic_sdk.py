@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import CollectedGeneration
 from antiphon.domain.messages import Message, Role, Tool, ToolChoice, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.anthropic.decode import FINISHES
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import Attributes, VendorModel
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.contract.clients import ROOT, execute
 from tests.support.vendors.anthropic_server import KEY, STATUSES, answer_call
 from tests.support.vendors.conversations import CONVERSATIONS

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.collect import CollectedGeneration, collect
-from antiphon.domain.events import Usage, UsageSource
+from antiphon.domain.events import CollectedGeneration, Usage, UsageSource, collect
 from antiphon.domain.request import EmbeddingRequest, Output, RawPrompt
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import StreamFailure, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
+from antiphon.engines.vendors.profiles import VendorProfile
 from antiphon.errors import UnsupportedParameter
 from tests.support.vendors.conversations import ALL_BY_NAME, BY_NAME, IMAGE, VendorConversation, require_reply
 from tests.support.vendors.gemini_server import KEY, STATUSES, answer_call

@@ -14,12 +14,12 @@ from antiphon.domain.events import (
     Started,
     TextDelta,
     ThinkingBlock,
+    TokenScore,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageSource,
 )
-from antiphon.domain.logprobs import TokenScore
 from antiphon.domain.messages import Message, Role, ToolCall
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning
 from antiphon.engines.vendors.base import StreamFailure, VendorError, VendorModel

@@ -11,20 +11,21 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    Mirostat,
     Output,
     RawPrompt,
     Reasoning,
     ReasoningTerms,
+    SamplingOptions,
     SchemaDeclaration,
     SpeechOptions,
     VendorOptions,
 )
-from antiphon.domain.sampling import Mirostat, SamplingOptions
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
+from antiphon.engines.vendors.profiles import VendorProfile
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 
 MODEL = VendorModel("gemini-m", "google", VendorProfile(modalities=("text", "image", "audio")))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.profiles.base import VendorProfile, build_profile
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.http.state import AppState
+from antiphon.http.services import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

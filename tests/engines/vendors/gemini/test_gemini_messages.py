@@ -5,20 +5,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.messages import (
-    Content,
-    MediaContent,
-    MediaKind,
-    Message,
-    Role,
-    TextContent,
-    ToolCall,
-)
+from antiphon.domain.messages import Content, MediaContent, MediaKind, Message, Role, TextContent, ToolCall
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
+from antiphon.engines.vendors.profiles import VendorProfile
 from antiphon.errors import RequestError
 
 MODEL = VendorModel(

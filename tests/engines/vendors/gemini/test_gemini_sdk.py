@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
-from antiphon.domain.collect import CollectedChoice, CollectedGeneration, collect
+from antiphon.domain.events import CollectedChoice, CollectedGeneration, collect
 from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, Tool, ToolChoice, Tools
 from antiphon.domain.request import (
     Conversation,
@@ -15,14 +15,14 @@ from antiphon.domain.request import (
     Output,
     RawPrompt,
     Reasoning,
+    SamplingOptions,
     VendorOptions,
 )
-from antiphon.domain.sampling import SamplingOptions
 from antiphon.domain.values import replace
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.gemini.decode import FINISHES
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.contract.clients import ROOT, execute
 from tests.support.vendors.conversations import ALL_BY_NAME, BY_NAME, IMAGE, TOOLS, find_reply
 from tests.support.vendors.gemini_server import KEY, STATUSES, answer_call

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.engines.profiles.base import VendorProfile
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile
 from tests.support.vendors import speech_server
 from tests.support.vendors.vendor_gateway import connect_client
 from tests.support.vendors.vendor_http import VendorServer, serve_vendor

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.collect import Speech, collect
 from antiphon.domain.context import SystemClock
 from antiphon.domain.events import (
     Event,
     Finished,
     FinishReason,
+    Speech,
     SpeechDelta,
     Started,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageSource,
+    collect,
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, SpeechOptions, VendorOptions
@@ -24,7 +25,7 @@ from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.pipeline.meter import GenerationTally
-from antiphon.pipeline.recorded_answer import RecordedAnswer
+from antiphon.pipeline.spans import RecordedAnswer
 from tests.support.vendors.vendor_exchange import iterate_async
 
 SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))

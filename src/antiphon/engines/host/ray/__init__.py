@@ -4,7 +4,7 @@
   HostTokenEngine ── frames ── HostServer ── RayTokenEngine ── frames ── EngineReplica ── any TokenEngine
 
 Each model has one driver: an engine host whose engine computes on other machines. It deploys the
-model as an application of Ray Serve, and chooses the replica of each sequence (`affinity`). The node process
-(`node`) starts or joins the cluster on this machine; drivers connect through it. No other process imports
-Ray.
+model as an application of Ray Serve, and chooses the replica of each sequence (`replica_table`). The node
+process (`node`) starts or joins the cluster on this machine; drivers connect through it. No other process
+imports Ray.
 """

@@ -1,8 +1,12 @@
-"""One replica: the engine host's calls, served to drivers by Ray Serve.
+"""One replica: the engine host's calls, served to drivers by Ray Serve, and the messages that both exchange.
 
-Ray Serve makes the object in a process of its own, calls its methods by name, and cancels a call's task when
-the driver cancels it. Every error becomes a reply, because exceptions would be pickled. A replica whose
-engine no longer answers ends its process, and Ray Serve starts another one at once.
+A message is one call, or one of its replies, as msgpack. It carries a message of `engines.host.frames`. Ray
+sends it as bytes and neither reads nor unpickles it. Every error becomes a reply, because exceptions would be
+pickled.
+
+Ray Serve makes the replica's object in a process of its own, and calls its methods by name. It cancels a
+call's task when the driver cancels it. A replica whose engine no longer answers ends its process, and Ray
+Serve starts another one at once.
 """
 
 import asyncio
@@ -12,6 +16,9 @@ import resource
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
+import antiphon
 from antiphon.domain.request import Vectors
 from antiphon.engines.base import SequenceStarted, TokenEvent
 from antiphon.engines.host.frames import (
@@ -22,17 +29,10 @@ from antiphon.engines.host.frames import (
     GenerateCall,
     HostCall,
     RemoveAdapterCall,
+    Reply,
     build_event_reply,
 )
-from antiphon.engines.host.ray.frames import (
-    CALL_NUMBER,
-    decode_call,
-    decode_spec,
-    describe_load_error,
-    encode_error,
-    encode_replica_reply,
-    encode_reply,
-)
+from antiphon.engines.host.ray.config import DeploymentSpec
 from antiphon.engines.host.server import (
     create_engine,
     require_adapter_engine,
@@ -40,7 +40,118 @@ from antiphon.engines.host.server import (
     run_call,
 )
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, ErrorReport, LoadError
+from antiphon.processes.ipc import Frame
 from antiphon.telemetry.logs import describe_exception, record
+
+CALL_NUMBER = 0
+"""The call number in every message. It needs no meaning here, because Ray matches replies to calls."""
+
+
+class ReplicaCall(Frame, tag=1):
+    """A call to one replica."""
+
+    release: str
+    call: HostCall
+    adapter: str = ""
+    """The path of the adapter that the call needs, on every machine. A new replica loads it first."""
+
+
+class ReplicaReply(Frame, tag=1):
+    """The reply to a call that makes no token."""
+
+    replica: str
+    """The name of the replica that replies."""
+    reply: Reply
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_CALLS = msgspec.msgpack.Decoder(ReplicaCall)
+_REPLIES = msgspec.msgpack.Decoder(Reply)
+_REPLICA_REPLIES = msgspec.msgpack.Decoder(ReplicaReply)
+
+
+def encode_call(call: HostCall, adapter: str = "") -> bytes:
+    """Encodes a call to a replica."""
+    return _ENCODER.encode(ReplicaCall(antiphon.__version__, call, adapter))
+
+
+def decode_call(frame: bytes) -> ReplicaCall:
+    """Decodes a call. Raises EngineError if the driver has another release."""
+    try:
+        call = _CALLS.decode(frame)
+    except msgspec.DecodeError as problem:
+        raise EngineError("the replica cannot read this call", cause=str(problem)) from None
+    if call.release != antiphon.__version__:
+        raise EngineError(
+            f"the replica has release {antiphon.__version__} of Antiphon, and the server {call.release}; "
+            "install the same release on all machines"
+        )
+    return call
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """Encodes one reply of a stream."""
+    return _ENCODER.encode(reply)
+
+
+def encode_error(error: AntiphonError) -> bytes:
+    """Encodes the error that ends a stream."""
+    return _ENCODER.encode(ErrorReply(CALL_NUMBER, ErrorReport.from_error(error)))
+
+
+def decode_reply(frame: bytes) -> Reply:
+    """Decodes one reply of a stream. Raises EngineError."""
+    try:
+        reply: Reply = _REPLIES.decode(frame)
+    except msgspec.DecodeError as problem:
+        raise EngineError("the reply of a replica cannot be read", cause=str(problem)) from None
+    return reply
+
+
+def encode_replica_reply(replica: str, reply: Reply) -> bytes:
+    """Encodes the reply to a call that makes no token."""
+    return _ENCODER.encode(ReplicaReply(replica, reply))
+
+
+def decode_replica_reply(frame: bytes) -> ReplicaReply:
+    """Decodes the reply to a call that makes no token. Raises EngineError."""
+    try:
+        return _REPLICA_REPLIES.decode(frame)
+    except msgspec.DecodeError as problem:
+        raise EngineError("the reply of a replica cannot be read", cause=str(problem)) from None
+
+
+# --- deployments and load errors ----------------------------------------------------------------------------
+
+LOAD_FAILED = "antiphon cannot load: "
+"""The text before an encoded error in Ray Serve's messages, which repeat an exception as text."""
+
+
+def encode_spec(spec: DeploymentSpec) -> bytes:
+    """Encodes a deployment for its replicas. Equal deployments give equal bytes."""
+    return msgspec.json.encode(spec, order="deterministic")
+
+
+def decode_spec(encoded: bytes) -> DeploymentSpec:
+    """Decodes a deployment."""
+    return msgspec.json.decode(encoded, type=DeploymentSpec)
+
+
+def describe_load_error(error: AntiphonError) -> str:
+    """Returns the message for an exception, in which `find_load_error` finds the error again."""
+    return f"{LOAD_FAILED}{msgspec.json.encode(ErrorReport.from_error(error)).decode()}\n"
+
+
+def find_load_error(message: str) -> AntiphonError | None:
+    """Returns the error of a replica that a message of Ray Serve repeats; None if it repeats none."""
+    _, mark, rest = message.partition(LOAD_FAILED)
+    if not mark:
+        return None
+    try:
+        return msgspec.json.decode(rest.splitlines()[0], type=ErrorReport).to_exception()
+    except (msgspec.DecodeError, IndexError):
+        return None
+
 
 HEALTH_DEADLINE = 10.0
 """Seconds in which the engine must report its load."""

@@ -1,16 +1,130 @@
-"""The replicas of a model, as its driver knows them: their names, the sequences on each, and the sequences
-that still wait for a replica.
+"""The replicas of a model, as its driver knows them: their sequences, the choice among them, and their load.
+
+This module does not import Ray. A sequence goes to a replica that has computed the beginning of its prompt or
+has loaded its adapter. If there is none, it goes to the less loaded of two random replicas. The prompt is cut
+into blocks. The key of a block is a hash of the adapter, the salt and all tokens up to the block's end. The
+engines' prefix caches share no more than that.
 
 Ray Serve makes the request router itself, so the router and the token engine of one driver share a table by
-the application's name.
+the application's name. `LoadSums` adds the loads of all replicas. Totals never fall, because the totals of an
+ended replica stay.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import reduce
+from hashlib import blake2b
+from itertools import islice
 from random import Random, SystemRandom
 
-from antiphon.domain.values import Struct, field
-from antiphon.engines.host.ray.affinity import Candidate, PrefixIndex, RoutingKey, choose_replica
+from antiphon.domain.models import AdapterLoad, Histogram, Load
+from antiphon.domain.values import Struct, field, replace
+from antiphon.engines.base import EngineInfo
+
+BLOCK = 32
+"""Tokens of one block. A shorter common prefix does not justify a busier replica."""
+
+MAX_BLOCKS = 512
+"""The most blocks of one prompt that get a key. Longer prompts that are equal up to here go to one
+replica."""
+
+MAX_KEYS = 100_000
+"""The most keys in the index, about 20 MB."""
+
+MAX_EXTRA_LOAD = 4
+"""How many more sequences than the least loaded replica a full replica may have and still be preferred for
+its prefix or adapter. Computing a prefix again costs less than a long queue."""
+
+
+def build_prefix_keys(tokens: Sequence[int], adapter: str, salt: str) -> tuple[bytes, ...]:
+    """Returns the keys of the prompt's whole blocks, shortest prefix first. A prompt with an id outside 32
+    bits gets no key: the engine refuses it."""
+    try:
+        ids = array("i", islice(tokens, BLOCK * MAX_BLOCKS)).tobytes()
+    except OverflowError:
+        return ()
+    block_bytes = BLOCK * array("i").itemsize
+    key = f"{adapter} {salt}".encode()
+    keys = []
+    for start in range(0, len(ids) - block_bytes + 1, block_bytes):
+        key = blake2b(key + ids[start : start + block_bytes], digest_size=8).digest()
+        keys.append(key)
+    return tuple(keys)
+
+
+class Candidate(Struct, frozen=True):
+    """A replica that can take a sequence."""
+
+    name: str
+    load: int = 0
+    """The number of sequences that wait or run there."""
+    adapters: frozenset[str] = frozenset()
+    """The adapters that it has loaded."""
+
+
+class RoutingKey(Struct, frozen=True):
+    """The properties by which a sequence prefers a replica."""
+
+    prefixes: tuple[bytes, ...] = ()
+    adapter: str = ""
+    group: bytes = b""
+    """Equal for all choices of one prompt, so that one replica computes them; empty for other calls."""
+
+
+class PrefixIndex(Struct):
+    """The replica that has last computed each prefix, by the prefix's key."""
+
+    max_keys: int = MAX_KEYS
+    _replicas: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+
+    def add(self, keys: Iterable[bytes], replica: str) -> None:
+        """Notes that a replica computes these prefixes."""
+        for key in keys:
+            self._replicas[key] = replica
+            self._replicas.move_to_end(key)
+        while len(self._replicas) > self.max_keys:
+            self._replicas.popitem(last=False)
+
+    def find(self, keys: Sequence[bytes], replicas: Iterable[str]) -> str | None:
+        """Returns the one of `replicas` that has last computed the longest of these prefixes; None if it has
+        computed none of them. `keys`: the shortest prefix first."""
+        present = set(replicas)
+        return next((name for key in reversed(keys) if (name := self._replicas.get(key)) in present), None)
+
+
+def choose_replica(
+    key: RoutingKey, candidates: Sequence[Candidate], index: PrefixIndex, max_sequences: int, random: Random
+) -> Candidate:
+    """Returns the replica for a sequence. `max_sequences`: the most sequences that one replica runs at once.
+
+    All choices of one prompt go to one replica. For other sequences, a replica with the prefix is preferred,
+    then one with the adapter. A replica is preferred only if it is not full, or has at most MAX_EXTRA_LOAD
+    sequences more than the least loaded one.
+    """
+    by_name = {candidate.name: candidate for candidate in candidates}
+    name = index.find((key.group,), by_name) if key.group else None
+    if name is not None:
+        return by_name[name]
+    min_load = min(candidate.load for candidate in candidates)
+    available = [
+        candidate
+        for candidate in candidates
+        if candidate.load < max_sequences or candidate.load <= min_load + MAX_EXTRA_LOAD
+    ]
+    name = index.find(key.prefixes, (candidate.name for candidate in available))
+    if name is not None:
+        return by_name[name]
+    with_adapter = (
+        [candidate for candidate in available if key.adapter in candidate.adapters] if key.adapter else []
+    )
+    return _choose_less_loaded(with_adapter or candidates, random)
+
+
+def _choose_less_loaded(candidates: Sequence[Candidate], random: Random) -> Candidate:
+    """Draws two candidates and returns the less loaded one."""
+    drawn = random.sample(candidates, min(2, len(candidates)))
+    return min(drawn, key=lambda candidate: candidate.load)
 
 
 class ReplicaTable(Struct):
@@ -104,3 +218,87 @@ TABLES: dict[str, ReplicaTable] = {}
 def get_table(application: str) -> ReplicaTable:
     """Returns the table of an application; creates it at the first call."""
     return TABLES.setdefault(application, ReplicaTable())
+
+
+class LoadSums(Struct):
+    """The last report of each running replica, and the totals of the ended replicas."""
+
+    _reports: dict[str, Load] = field(default_factory=dict)
+    _ended: Load = field(default_factory=Load)
+
+    def note(self, replica: str, load: Load) -> None:
+        """Notes a replica's report."""
+        self._reports[replica] = load
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        """Notes which replicas run now. The totals of replicas that have ended stay in the sum; their running
+        sequences and cells do not."""
+        for name in self._reports.keys() - set(replicas):
+            ended_report = self._reports.pop(name)
+            self._ended = add_loads(
+                self._ended,
+                replace(
+                    ended_report,
+                    running=0,
+                    queued=0,
+                    free_sequences=0,
+                    cells_used=0,
+                    cells=0,
+                    cells_cached=0,
+                    adapters=(),
+                ),
+            )
+
+    def sum(self) -> Load:
+        """Returns the load of the running replicas, together with the totals of the ended ones."""
+        return reduce(add_loads, self._reports.values(), self._ended)
+
+
+def add_loads(load: Load, other_load: Load) -> Load:
+    """Returns the sum of two loads, field by field."""
+    return Load(
+        running=load.running + other_load.running,
+        queued=load.queued + other_load.queued,
+        free_sequences=load.free_sequences + other_load.free_sequences,
+        cells_used=load.cells_used + other_load.cells_used,
+        prefill_tokens=load.prefill_tokens + other_load.prefill_tokens,
+        decoded_tokens=load.decoded_tokens + other_load.decoded_tokens,
+        steps=load.steps + other_load.steps,
+        cells=load.cells + other_load.cells,
+        cells_cached=load.cells_cached + other_load.cells_cached,
+        cached_tokens=load.cached_tokens + other_load.cached_tokens,
+        admitted=load.admitted + other_load.admitted,
+        prefix_hits=load.prefix_hits + other_load.prefix_hits,
+        preemptions=load.preemptions + other_load.preemptions,
+        refused=load.refused + other_load.refused,
+        queue_seconds=_add_histograms(load.queue_seconds, other_load.queue_seconds),
+        first_token_seconds=_add_histograms(load.first_token_seconds, other_load.first_token_seconds),
+        inter_token_seconds=_add_histograms(load.inter_token_seconds, other_load.inter_token_seconds),
+        adapters=_add_adapters((*load.adapters, *other_load.adapters)),
+    )
+
+
+def _add_histograms(load: Histogram, other_load: Histogram) -> Histogram:
+    """Returns the sum of two histograms."""
+    counts = tuple(sum(pair) for pair in zip(load.counts, other_load.counts, strict=True))
+    return Histogram(counts, load.total + other_load.total)
+
+
+def _add_adapters(loads: tuple[AdapterLoad, ...]) -> tuple[AdapterLoad, ...]:
+    """Returns one load for each adapter."""
+    sums: dict[str, AdapterLoad] = {}
+    for load in loads:
+        total = sums.get(load.adapter, AdapterLoad(load.adapter))
+        sums[load.adapter] = AdapterLoad(
+            load.adapter,
+            total.running + load.running,
+            total.queued + load.queued,
+            total.decoded_tokens + load.decoded_tokens,
+        )
+    return tuple(sums.values())
+
+
+def replace_load(info: EngineInfo, load: Load, replicas: int) -> EngineInfo:
+    """Returns one replica's facts with the load of all replicas, and the most sequences that all replicas
+    together run at once."""
+    return replace(info, load=load, sequences=info.sequences * replicas)

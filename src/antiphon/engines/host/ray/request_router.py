@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not installed where types are checked
-    """Sends each call to the replica that `affinity` chooses."""
+    """Sends each call to the replica that `replica_table` chooses."""
 
     def initialize_state(self) -> None:
         self._table = get_table(self.app_name)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from antiphon.domain.request import Pooling
 from antiphon.domain.values import Struct
-from antiphon.engines.llama.adapters.cache import AdapterCache, LoadedAdapter
+from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.engines.llama.libllama.struct_layouts import NativeBatch

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.engines.base import InfillTokens, PairFrame, TextPiece, TokenKind, Vocabulary
-from antiphon.engines.control_tokens import ControlTokens
+from antiphon.engines.base import ControlTokens, InfillTokens, PairFrame, TextPiece, TokenKind, Vocabulary
 from antiphon.engines.llama.libllama.library import Library
-from antiphon.engines.llama.placement import ON_PROCESSOR, LayerPlacement
+from antiphon.engines.llama.libllama.placement import ON_PROCESSOR, LayerPlacement
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
 LOAD_MODE_READ = 0

@@ -1,0 +1,508 @@
+"""Parses request bodies: JSON strictly, and forms of the type multipart/form-data (RFC 7578).
+
+Strict JSON is UTF-8 and one object, without a repeated key, NaN, or a lone surrogate. It is then converted to
+a wire type. msgspec's parser would keep only the last of two equal keys. The standard library's parser
+reports every pair, so it is used. A large body can be parsed in a thread without blocking other threads for
+long. In a large body, objects, lists and keys are counted before parsing, and too many of them are refused.
+Errors name the wrong field, even in invalid JSON.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+from antiphon import validation_messages
+from antiphon.dialects.base import Request
+from antiphon.errors import AntiphonError, InvalidValue, MalformedBody, MissingParameter, UnknownParameter
+
+DENSE_BODY = 1 << 16
+"""A larger body is checked for too many elements before it is parsed. A smaller body cannot contain too
+many."""
+
+MAX_NODES = 1 << 17
+"""The most objects, lists and keys in one body. Parsing this many takes about 0.1 seconds. A body with 4,096
+messages has a tenth of them."""
+
+MAX_SHOWN_KEY = 64
+"""The most characters of a caller's key in an error."""
+
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A JSON string, or the rest of the text after an unclosed quote. The time of a match is linear in its
+length."""
+
+
+class _RepeatedKeyError(ValueError):
+    """Raised if an object contains a key twice. The message is the key."""
+
+
+class _ConstantError(ValueError):
+    """Raised for NaN or an infinity, which JSON does not have. The message is the constant."""
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Returns the object in a body. Raises MalformedBody with the error and its position."""
+    text = _decode_utf8(body)
+    if len(body) > DENSE_BODY:
+        _require_few_nodes(body)
+    try:
+        value = _parse_json(text, _YIELDING_DECODER if len(body) > DENSE_BODY else _FAST_DECODER)
+        if "\\ud" in text or "\\uD" in text:
+            _refuse_lone_surrogates(value)
+    except RecursionError:
+        raise MalformedBody("the body is nested too deep") from None
+    if not isinstance(value, dict):
+        raise MalformedBody(f"the body must be a JSON object; got {describe_value(value)}")
+    return value
+
+
+def describe_value(value: object) -> str:
+    """Describes a JSON value for an error. Contains numbers, but no text of the caller."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            text = repr(value)
+            return text if len(text) <= 40 else "a number of many digits"
+        case str():
+            return "an empty string" if not value else "a string"
+        case list():
+            return "an empty list" if not value else "a list"
+        case _:
+            return "an object"
+
+
+def sanitize_key(key: str) -> str:
+    """Returns a caller's key in a printable, short form for an error."""
+    printable = key.encode("ascii", "backslashreplace").decode()
+    printable = "".join(
+        character if character.isprintable() else "?" for character in printable[: MAX_SHOWN_KEY + 1]
+    )
+    return printable if len(printable) <= MAX_SHOWN_KEY else printable[:MAX_SHOWN_KEY] + "..."
+
+
+def _decode_utf8(body: bytes) -> str:
+    """Decodes a body. Raises MalformedBody if it is empty, has a byte order mark, or is not UTF-8."""
+    if not body:
+        raise MalformedBody("the body is empty; send a JSON object")
+    if body.startswith(b"\xef\xbb\xbf"):
+        raise MalformedBody("the body begins with a byte order mark; send UTF-8 without one")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as problem:
+        raise MalformedBody(f"the body is not valid UTF-8 (byte {problem.start})") from None
+
+
+def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
+    """Parses JSON. Raises MalformedBody with the position of the error."""
+    try:
+        return decoder.decode(text)
+    except _RepeatedKeyError as problem:
+        key = str(problem)
+        raise MalformedBody(f"the key {key!r} is twice in one object; send it once", param=key) from None
+    except _ConstantError as problem:
+        param = _locate(text, rf"(?<!\w){problem}")
+        raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
+    except json.JSONDecodeError as problem:
+        position = f"line {problem.lineno} column {problem.colno}"
+        param = find_path(text, problem.pos) if len(text) <= DENSE_BODY else None
+        raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {position}", param=param) from None
+    except ValueError:
+        param = _locate(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
+        raise MalformedBody("the body has a number with too many digits", param=param) from None
+
+
+def _locate(text: str, pattern: str) -> str | None:
+    """Returns the path of the value at the pattern's first match outside strings. Returns None for a large
+    text, because the search takes too long."""
+    position = find_outside_strings(text, pattern) if len(text) <= DENSE_BODY else None
+    return None if position is None else find_path(text, position)
+
+
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Builds an object from its pairs. Raises _RepeatedKeyError if a key is repeated."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        keys: set[str] = set()
+        for key, _ in pairs:
+            if key in keys:
+                raise _RepeatedKeyError(sanitize_key(key))
+            keys.add(key)
+    return members
+
+
+def _refuse_constant(name: str) -> float:
+    """Raises _ConstantError."""
+    raise _ConstantError(name)
+
+
+def _parse_int(digits: str) -> int:
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    return float(digits)
+
+
+_FAST_DECODER = json.JSONDecoder(object_pairs_hook=_require_unique_keys, parse_constant=_refuse_constant)
+_YIELDING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_require_unique_keys,
+    parse_constant=_refuse_constant,
+    parse_int=_parse_int,
+    parse_float=_parse_float,
+)
+"""The decoder for large bodies, which are parsed in a thread. It calls Python functions for numbers, so other
+threads can run in between."""
+
+
+def _require_few_nodes(body: bytes) -> None:
+    """Raises MalformedBody if the body has too many nodes. Counts certain bytes first, and nodes only if
+    there are many such bytes. Other threads can run meanwhile."""
+    if sum(body.count(byte) for byte in (b"[", b"{", b":")) <= MAX_NODES:
+        return
+    nodes = 0
+    for start, end in _split_outside_strings(body):
+        nodes += sum(body.count(byte, start, end) for byte in (b"[", b"{", b":"))
+        if nodes > MAX_NODES:
+            raise MalformedBody(f"the body has more than {MAX_NODES:,} objects, lists and keys")
+
+
+def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the start and the end of each section outside strings."""
+    start = 0
+    for string in STRING.finditer(body):
+        yield start, string.start()
+        start = string.end()
+    yield start, len(body)
+
+
+def _refuse_lone_surrogates(value: object) -> None:
+    """Raises MalformedBody if a text contains half of a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        path = next(_find_unencodable(value, ""), None)
+        raise MalformedBody(
+            "a text has half of a surrogate pair, which is not a character", param=path
+        ) from None
+
+
+def _find_unencodable(value: object, path: str) -> Iterator[str]:
+    """Yields the paths of the texts that UTF-8 cannot encode."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            yield path
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            member_path = f"{path}.{sanitize_key(key)}" if path else sanitize_key(key)
+            yield from _find_unencodable(key, member_path)
+            yield from _find_unencodable(member, member_path)
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from _find_unencodable(member, f"{path}[{index}]")
+
+
+TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
+"""Matches strings, even unclosed ones, and JSON's punctuation."""
+
+LONGEST_PATH = 200
+"""The most characters of a path that an error repeats."""
+
+
+def find_path(text: str, position: int) -> str | None:
+    """Returns the path of the value at a position; None for the outermost value."""
+    steps: list[str | int | None] = []
+    """For each open object or list: its current key or index. None before an object's first key."""
+    last_text = ""
+    for token in TOKENS.finditer(text, 0, position):
+        character = token.group()
+        if character == "{":
+            steps.append(None)
+        elif character == "[":
+            steps.append(0)
+        elif character in "}]" and steps:
+            steps.pop()
+        elif character == "," and steps:
+            index = steps[-1]
+            steps[-1] = index + 1 if isinstance(index, int) else None
+        elif character == ":" and steps and steps[-1] is None:
+            steps[-1] = last_text
+        else:
+            last_text = character[1:-1]
+    return _join_path(steps)
+
+
+def find_outside_strings(text: str, pattern: str) -> int | None:
+    """Returns the position of the first match outside all strings, or None."""
+    combined = re.compile(rf"(?P<string>{TOKENS.pattern})|(?P<found>{pattern})", re.DOTALL)
+    matches = (match for match in combined.finditer(text) if match["found"] is not None)
+    first_match = next(matches, None)
+    return None if first_match is None else first_match.start()
+
+
+def _join_path(steps: list[str | int | None]) -> str | None:
+    """Joins the steps to one path, such as `messages[0].role`. A long path is cut."""
+    path = ""
+    for step in steps:
+        if step is None:
+            break
+        path += (
+            f"[{step}]"
+            if isinstance(step, int)
+            else f".{_escape_unprintable(step)}"
+            if path
+            else _escape_unprintable(step)
+        )
+    return path[:LONGEST_PATH] or None
+
+
+def _escape_unprintable(key: str) -> str:
+    """Returns the key in printable ASCII."""
+    ascii_key = key.encode("ascii", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else "?" for character in ascii_key)
+
+
+LENGTH_UNITS = (" items", " characters")
+"""The units of limits on a length. An error about such a limit also contains the actual length."""
+
+Wire = TypeVar("Wire", bound=msgspec.Struct)
+
+
+def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
+    """Converts a value to the wire type `shape`. Raises InvalidValue, MissingParameter or
+    UnknownParameter."""
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise _explain(validation_messages.parse_message(str(error)), value, shape) from None
+
+
+def _explain(
+    problem: validation_messages.ValidationProblem, value: dict[str, Any], shape: type[msgspec.Struct]
+) -> AntiphonError:
+    """Converts a validation problem of msgspec to the error that the caller gets."""
+    path = problem.path
+    if name := problem.missing_field:
+        return MissingParameter(f"{name} is missing", param=name)
+    if name := problem.unknown_field:
+        return UnknownParameter(f"unknown field {name}", param=name)
+    if path.endswith("role"):
+        return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
+    if "[...]" in path:
+        # msgspec does not report which of an object's values is wrong.
+        name = path.partition("[...]")[0]
+        return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
+    expected, received = problem.expected_value, validation_messages.find_value(value, path)
+    if problem.is_choice and (accepted_words := _list_choices(shape, path)):
+        expected = _join_words(accepted_words)
+    received_text = (
+        str(len(received))
+        if isinstance(received, list | str | dict) and expected.endswith(LENGTH_UNITS)
+        else describe_value(received)
+    )
+    return InvalidValue(f"{path} must be {expected}; got {received_text}", param=path or None)
+
+
+def _join_words(words: Sequence[str]) -> str:
+    """Joins words with commas, and the last one with `or`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
+    """Returns the words that a wire type accepts at a path; empty if it accepts no fixed words."""
+    alternatives = _list_alternatives(inspect.type_info(shape))
+    for name, _ in validation_messages.STEP.findall(path):
+        alternatives = [member for kind in alternatives for member in _list_members(kind, name)]
+    return tuple(
+        word
+        for kind in alternatives
+        if isinstance(kind, inspect.LiteralType)
+        for word in kind.values
+        if isinstance(word, str)
+    )
+
+
+def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:
+    """Returns the types of a union, or the type itself."""
+    return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
+
+
+def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:
+    """Returns the types of a struct's member, or of a list's items."""
+    if isinstance(kind, inspect.ListType):
+        return _list_alternatives(kind.item_type)
+    fields = kind.fields if isinstance(kind, inspect.StructType) else ()
+    return [
+        member_type
+        for field in fields
+        if field.encode_name == name
+        for member_type in _list_alternatives(field.type)
+    ]
+
+
+MOST_PARTS = 32
+"""The most parts of a form."""
+
+FORM_OVERHEAD = 64 * 1024
+"""The most bytes of a form in addition to its file."""
+
+LONGEST_HEADERS = 8192
+"""The most bytes of a part's headers."""
+
+LONGEST_FIELD = 10_000
+"""The most bytes of a field that is not a file."""
+
+BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+
+PARAMETER = re.compile(r';\s*([a-z]+\*?)=(?:"((?:[^"\\]|\\.)*)"|([^;\s"]*))', re.IGNORECASE)
+
+ESCAPED = re.compile(r'\\(["\\])')
+
+PLAIN_CODINGS = frozenset({"7bit", "8bit", "binary"})
+
+
+BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+"""A file of a form, in the OpenAPI document."""
+
+
+class FormFile(Struct, frozen=True):
+    """A file of a form."""
+
+    name: str
+    content: bytes
+    media_type: str
+
+
+class Form(Struct, frozen=True):
+    """The values of a form, by name."""
+
+    fields: Mapping[str, str]
+    files: Mapping[str, FormFile]
+
+    def require_known(self, *names: str) -> None:
+        """Raises UnknownParameter if the form has a field or file whose name is not in `names`."""
+        for name in (*self.fields, *self.files):
+            if name not in names:
+                known_names = ", ".join(names)
+                raise UnknownParameter(f"unknown field {name[:40]!r}; known: {known_names}", param=name[:40])
+
+    def require_file(self, name: str) -> FormFile:
+        """Returns a file. Raises MissingParameter."""
+        if name not in self.files:
+            raise MissingParameter(f"{name} is missing; send a file with a file name", param=name)
+        return self.files[name]
+
+    def read_integer(self, name: str) -> int | None:
+        """Returns an integer of at most nine digits; None if it is absent. Raises InvalidValue."""
+        text = self.fields.get(name)
+        if text is None:
+            return None
+        if re.fullmatch(r"-?[0-9]{1,9}", text) is None:
+            raise InvalidValue(f"{name} must be an integer", param=name)
+        return int(text)
+
+    def read_flag(self, name: str) -> bool:
+        """Returns a boolean; False if it is absent. Raises InvalidValue."""
+        text = self.fields.get(name, "false")
+        if text not in ("true", "false"):
+            raise InvalidValue(f"{name} must be true or false", param=name)
+        return text == "true"
+
+
+def read_form(request: Request) -> Form:
+    """Reads a request's form. Raises MalformedBody, and InvalidValue for a repeated field."""
+    fields: dict[str, str] = {}
+    files: dict[str, FormFile] = {}
+    for headers, content in _split_parts(request.body, _find_boundary(request)):
+        name, file = _read_part(headers, content)
+        if name in fields or name in files:
+            raise InvalidValue(f"{name[:40]} is sent twice; send one", param=name[:40])
+        if file is not None:
+            files[name] = file
+        elif len(content) > LONGEST_FIELD:
+            raise InvalidValue(f"{name[:40]} is longer than {LONGEST_FIELD} bytes", param=name[:40])
+        else:
+            fields[name] = _decode(content)
+    return Form(fields, files)
+
+
+def _find_boundary(request: Request) -> bytes:
+    """Returns the boundary between the parts. Raises MalformedBody."""
+    (content_type,) = request.headers.get(b"content-type", [b""])
+    match = BOUNDARY.search(content_type)
+    if match is None:
+        raise MalformedBody("the header Content-Type has no boundary; let your client make the form")
+    return match[1] or match[2]
+
+
+def _split_parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yields the headers and the content of each part. Raises MalformedBody."""
+    delimiter = b"\r\n--" + boundary
+    form = b"\r\n" + body if not body.startswith(b"\r\n") else body
+    position = form.find(delimiter)
+    for _ in range(MOST_PARTS + 1):
+        if position < 0:
+            raise MalformedBody("the form has no end; send the complete form")
+        start = position + len(delimiter)
+        if form.startswith(b"--", start):
+            return
+        header_end = form.find(b"\r\n\r\n", start, start + LONGEST_HEADERS)
+        if not form.startswith(b"\r\n", start) or header_end < 0:
+            raise MalformedBody("a part of the form has no proper headers")
+        position = form.find(delimiter, header_end + 2)
+        if position >= 0:
+            yield _decode(form[start:header_end]), form[header_end + 4 : max(position, header_end + 4)]
+    raise MalformedBody(f"the form has more than {MOST_PARTS} parts")
+
+
+def _read_part(headers: str, content: bytes) -> tuple[str, FormFile | None]:
+    """Returns the name of a part, and its file if the part is a file. Raises MalformedBody."""
+    lines = (line.partition(":") for line in headers.split("\r\n") if line)
+    values = {name.strip().lower(): value.strip() for name, _, value in lines}
+    if values.get("content-transfer-encoding", "binary").lower() not in PLAIN_CODINGS:
+        raise MalformedBody("a part of the form is encoded; send its bytes as they are")
+    disposition = values.get("content-disposition", "")
+    parameters = {match[1].lower(): _unquote(match) for match in PARAMETER.finditer(disposition)}
+    name = parameters.get("name")
+    if not name or not disposition.lower().startswith("form-data"):
+        raise MalformedBody("a part of the form has no name")
+    file_name = (
+        _decode_extended(parameters["filename*"]) if "filename*" in parameters else parameters.get("filename")
+    )
+    if file_name is None:
+        return name, None
+    return name, FormFile(file_name, content, values.get("content-type", "application/octet-stream"))
+
+
+def _unquote(match: re.Match[str]) -> str:
+    r"""Returns a parameter's value without its quotes. Browsers encode a quote as %22, curl as \\"."""
+    text = ESCAPED.sub(r"\1", match[2]) if match[2] is not None else match[3]
+    return text.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+
+
+def _decode_extended(text: str) -> str:
+    """Decodes a file name in the form of RFC 5987. Raises MalformedBody."""
+    charset, _, encoded = text.partition("'")
+    if charset.lower() != "utf-8":
+        raise MalformedBody("filename* must be in UTF-8")
+    try:
+        return unquote(encoded.partition("'")[2], errors="strict")
+    except UnicodeDecodeError:
+        raise MalformedBody("filename* must be in UTF-8") from None
+
+
+def _decode(data: bytes) -> str:
+    """Decodes a text of the form. Raises MalformedBody."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise MalformedBody("the form's names and fields must be UTF-8") from None

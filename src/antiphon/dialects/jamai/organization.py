@@ -1,0 +1,484 @@
+"""The caller's organization in JamAI Base's form: projects, access tokens, health, and the missing parts.
+
+JamAI's projects belong to an organization, and its client needs all fields of it. This server is one
+organization. It has no plans, credit or quotas like JamAI's, so these fields are null or 0.
+
+Personal access tokens are this server's access tokens of the calling user. JamAI's id of a token is the token
+itself. This server shows a token only once, when it is created. Later its id is the id of the key. `pat_id`
+accepts both.
+
+Each part of JamAI Base that this server does not have answers 501 and names itself.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    Endpoint,
+    Handler,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+    TokenService,
+)
+from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.request_bodies import convert, read_object
+from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.jamai.encode import (
+    PAGING,
+    QUERY,
+    JamaiPage,
+    ListQuery,
+    build_page,
+    declare_paging,
+    declare_parameter,
+)
+from antiphon.dialects.jamai.wire_types import BASE, Done, Health
+from antiphon.domain.identity import DEFAULT_PROJECT, NAME_PATTERN, Actor, Key, Project, Right
+from antiphon.domain.values import replace
+from antiphon.errors import (
+    FeatureNotServed,
+    InvalidValue,
+    MissingParameter,
+    NotFound,
+    PermissionDenied,
+    UnsupportedParameter,
+)
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "v1/gen_tables": "generative tables at /v1; knowledge tables are at /v2",
+        "v2/gen_tables": "generative tables besides knowledge tables, and their columns, generated cells, "
+        "imports and exports",
+        "v2/auth": "accounts with passwords",
+        "v2/conversations": "stored conversations",
+        "v2/files": "files",
+        "v2/meters": "meters; `antiphon usage` and the admin API show the usage",
+        "v2/models": "the catalogue of models; the operator's settings name them",
+        "v2/organizations": "organizations; the admin API has projects",
+        "v2/prices": "price plans; the admin API has prices",
+        "v2/progress": "progress of tasks",
+        "v2/templates": "templates",
+        "v2/users": "accounts of users; the admin API has users",
+    }
+)
+"""The missing parts by their paths below the base."""
+
+NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"
+"""The message about access tokens if keys are off."""
+
+PROJECT_CHANGES = "changes of projects; the admin API has them"
+"""The message about methods other than GET for a project."""
+
+
+def declare_features(has_keys: bool = True) -> tuple[Endpoint, ...]:
+    """Declares the endpoints of the missing parts. They are not in the OpenAPI document. `has_keys`: whether
+    there are access tokens."""
+    return tuple(_declare_missing(FEATURES if has_keys else {**FEATURES, "v2/pats": NO_KEYS}))
+
+
+def _declare_missing(features: Mapping[str, str]) -> Iterator[Endpoint]:
+    """Yields an endpoint for each method of each missing part."""
+    for path, missing_part in features.items():
+        yield from (_declare_refusal(method, f"{BASE}/{path}", missing_part) for method in METHODS)
+    for path in ("v2/projects/members", "v2/projects/invites", "v2/projects/import", "v2/projects/export"):
+        yield from (_declare_refusal(method, f"{BASE}/{path}", PROJECT_CHANGES) for method in METHODS)
+    for method in ("POST", "PATCH", "DELETE"):
+        yield Endpoint(
+            method=method,
+            path=f"{BASE}/v2/projects",
+            handler=_build_handler(PROJECT_CHANGES),
+            right=Right.READ,
+            is_suggested=False,
+        )
+
+
+def _declare_refusal(method: str, path: str, missing_part: str) -> Endpoint:
+    """Declares an endpoint for a path and all paths below it."""
+    return Endpoint(
+        method=method,
+        path=path,
+        aliases=(f"{path}/{{rest:path}}",),
+        handler=_build_handler(missing_part),
+        right=Right.READ,
+        is_suggested=False,
+    )
+
+
+def _build_handler(missing_part: str) -> Handler:
+    """Returns a handler that refuses every request."""
+
+    async def refuse(_request: Request, _services: Services) -> Answer:
+        raise build_refusal(missing_part)
+
+    return refuse
+
+
+def build_refusal(missing_part: str) -> FeatureNotServed:
+    """Returns the error for a part that this server does not have."""
+    return FeatureNotServed(f"not part of this server's JamAI Base: {missing_part}")
+
+
+ORGANIZATION = OWNER
+"""The id of the only organization."""
+
+PROJECT_SORT_KEYS = ("id", "name", "created_at", "updated_at")
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+"""The time of events that never happened."""
+
+NO_AGENTS = "projects have no chat agents; leave it out"
+
+Moment = Annotated[datetime, Meta(tz=True)]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JamaiOrganization(Struct, frozen=True, kw_only=True):
+    """This server as an organization. The usage fields are always 0: the admin API shows usage and limits."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str = ORGANIZATION
+    name: str = ORGANIZATION
+    currency: Literal["USD"] = "USD"
+    timezone: None = None
+    external_keys: dict[str, str] = field(default_factory=dict)
+    created_at: Moment = EPOCH
+    updated_at: Moment = EPOCH
+    created_by: str = OWNER
+    owner: str = OWNER
+    stripe_id: None = None
+    price_plan_id: None = None
+    payment_state: Literal["NONE"] = "NONE"
+    last_subscription_payment_at: None = None
+    quota_reset_at: Moment = EPOCH
+    credit: float = 0
+    credit_grant: float = 0
+    llm_tokens_quota_mtok: None = None
+    llm_tokens_usage_mtok: float = 0
+    embedding_tokens_quota_mtok: None = None
+    embedding_tokens_usage_mtok: float = 0
+    reranker_quota_ksearch: None = None
+    reranker_usage_ksearch: float = 0
+    db_quota_gib: None = None
+    db_usage_gib: float = 0
+    db_usage_updated_at: Moment = EPOCH
+    file_quota_gib: None = None
+    file_usage_gib: float = 0
+    file_usage_updated_at: Moment = EPOCH
+    egress_quota_gib: None = None
+    egress_usage_gib: float = 0
+    active: bool = True
+    quotas: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+class JamaiProject(Struct, frozen=True, kw_only=True):
+    """One project."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str
+    name: str
+    description: str = ""
+    """The operator's note."""
+    tags: list[str] = field(default_factory=list)
+    profile_picture_url: None = None
+    cover_picture_url: None = None
+    organization_id: str = ORGANIZATION
+    organization: JamaiOrganization = JamaiOrganization()
+    created_at: Moment
+    updated_at: Moment
+    created_by: str = OWNER
+    owner: str = OWNER
+    chat_agents: None = None
+
+
+class JamaiProjectPage(JamaiPage, frozen=True, kw_only=True):
+    """A part of the list of projects."""
+
+    items: list[JamaiProject]
+
+
+def declare_projects() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints for the list of projects and for one project."""
+    text = {"type": "string"}
+    list_parameters = (
+        declare_parameter("organization_id", text),
+        declare_parameter("search_query", text),
+        declare_parameter("list_chat_agents", {"enum": [False]}),
+        *declare_paging(PROJECT_SORT_KEYS),
+    )
+    project_parameter = declare_parameter("project_id", text, required=True)
+    path = f"{BASE}/v2/projects"
+    return (
+        declare_get(
+            f"{path}/list", list_projects, "List projects", "projects", JamaiProjectPage, *list_parameters
+        ),
+        declare_get(path, show_project, "Show one project", "projects", JamaiProject, project_parameter),
+    )
+
+
+def declare_health() -> Endpoint:
+    """Declares the public endpoint of the health."""
+    health = declare_get(f"{BASE}/health", show_health, "Whether the process lives", "server", Health)
+    return replace(health, right=None)
+
+
+async def list_projects(request: Request, services: Services) -> Answer:
+    """Lists the projects that the caller can see."""
+    query = ListQuery(request, "organization_id", "search_query", "list_chat_agents", *PAGING)
+    organization, search_text = query.get("organization_id"), query.get("search_query").casefold()
+    if organization not in ("", ORGANIZATION):
+        raise NotFound(
+            f"there is no such organization; this server is the organization {ORGANIZATION}",
+            param=f"{QUERY}.organization_id",
+        )
+    if query.read_switch("list_chat_agents", default=False):
+        raise UnsupportedParameter(
+            f"list_chat_agents is not supported: {NO_AGENTS}", param=f"{QUERY}.list_chat_agents"
+        )
+    projects = [build_project(project) for project in _list_projects(request, services)]
+    matching_projects = [project for project in projects if search_text in project.name.casefold()]
+    return Response(_encode(build_page(JamaiProjectPage, matching_projects, query, PROJECT_SORT_KEYS)))
+
+
+async def show_project(request: Request, services: Services) -> Answer:
+    """Shows one project that the caller can see."""
+    project_id = ListQuery(request, "project_id").require("project_id")
+    for project in _list_projects(request, services):
+        if project.id == project_id:
+            return Response(_encode(build_project(project)))
+    raise NotFound("there is no such project, or it is not yours", param=f"{QUERY}.project_id")
+
+
+async def show_health(_request: Request, _services: Services) -> Answer:
+    """Answers that the process is alive."""
+    return Response(_encode(Health()))
+
+
+def _list_projects(request: Request, services: Services) -> list[Project]:
+    """Lists the projects of the caller. If keys are off, there is only the default project."""
+    if services.tokens is None:
+        return [Project(DEFAULT_PROJECT, DEFAULT_PROJECT, 0)]
+    return [project for project in services.tokens.list_projects(request.actor) if project.archived is None]
+
+
+def build_project(project: Project) -> JamaiProject:
+    """Builds the entry of one project."""
+    created = datetime.fromtimestamp(project.created, UTC)
+    return JamaiProject(
+        id=project.id,
+        name=project.name,
+        description=project.note,
+        created_at=created,
+        updated_at=created,
+    )
+
+
+TOKENS_PATH = f"{BASE}/v2/pats"
+
+TOKEN_SORT_KEYS = ("id", "name", "created_at", "updated_at", "expiry")
+
+LONGEST_NAME = 255
+"""The most characters of a token's name. JamAI has the same limit."""
+
+NO_STORE = ((b"cache-control", b"no-store"),)
+
+TokenName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+Expiry = Annotated[datetime, Meta(tz=True)]
+
+
+class NewPat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A token to create. Without `expiry` it never ends."""
+
+    name: TokenName
+    expiry: Expiry | None = None
+    project_id: str | None = None
+    """The only project of the token; null means every project of its user."""
+    meta: dict[str, Any] | None = None
+    """An empty object, which JamAI's client sends."""
+
+
+class PatChange(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The values to change. Others stay. A null `expiry` means that the token never ends."""
+
+    name: TokenName | None = None
+    expiry: Expiry | UnsetType | None = UNSET
+    meta: dict[str, Any] | None = None
+
+
+class Pat(Struct, frozen=True, kw_only=True):
+    """One token."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    id: str
+    """The token itself when it is created, later the id of its key."""
+    user_id: str
+    name: str
+    expiry: Expiry | None
+    project_id: str | None
+    created_at: Expiry
+    updated_at: Expiry
+    """The same as `created_at`: the time of a change is not stored."""
+
+
+class PatPage(JamaiPage, frozen=True, kw_only=True):
+    """A part of the list of tokens."""
+
+    items: list[Pat]
+
+
+def declare_tokens() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of personal access tokens."""
+    parameters = (declare_parameter("pat_id", {"type": "string"}, required=True),)
+    body, change = RequestBody(shape=NewPat), RequestBody(shape=PatChange)
+    return (
+        replace(
+            _declare_token_endpoint("POST", TOKENS_PATH, create_token, Pat, "Create an access token"),
+            body=body,
+        ),
+        replace(
+            _declare_token_endpoint(
+                "GET", f"{TOKENS_PATH}/list", list_tokens, PatPage, "List the caller's access tokens"
+            ),
+            parameters=declare_paging(TOKEN_SORT_KEYS),
+        ),
+        replace(
+            _declare_token_endpoint("PATCH", TOKENS_PATH, change_token, Pat, "Change an access token"),
+            body=change,
+            parameters=parameters,
+        ),
+        replace(
+            _declare_token_endpoint("DELETE", TOKENS_PATH, revoke_token, Done, "End an access token now"),
+            parameters=parameters,
+        ),
+    )
+
+
+def _declare_token_endpoint(
+    method: str, path: str, handler: Handler, answer: object, summary: str
+) -> Endpoint:
+    """Declares an endpoint that needs the right to manage keys."""
+    return Endpoint(
+        method=method,
+        path=path,
+        handler=handler,
+        right=Right.MANAGE,
+        summary=summary,
+        tag="pats",
+        answers={JSON: answer},
+        ends_with_caller=False,
+    )
+
+
+async def create_token(request: Request, services: Services) -> Answer:
+    """Creates a token of the calling user. Only this answer contains it."""
+    tokens, actor = _require_service(services), request.actor
+    body = convert(read_object(request.body), NewPat)
+    _require_no_meta(body.meta)
+    _require_name(body.name)
+    if actor.user is None:
+        raise MissingParameter("X-USER-ID is missing: name the user whose token it is", param="x-user-id")
+    expires, project = _read_expiry(body.expiry, actor), body.project_id or None
+    if actor.is_bound and project not in (None, actor.project):
+        raise PermissionDenied(
+            f"project_id must be {actor.project}, the only project of your own key", param="project_id"
+        )
+    key, secret = await tokens.add_token(actor, body.name, project, expires)
+    return _build_token_response(replace_id(build_token(key), secret))
+
+
+async def list_tokens(request: Request, services: Services) -> Answer:
+    """Lists the tokens of the calling user that have not ended."""
+    query = ListQuery(request, *PAGING)
+    tokens = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
+    return Response(_encode(build_page(PatPage, tokens, query, TOKEN_SORT_KEYS)), headers=NO_STORE)
+
+
+async def change_token(request: Request, services: Services) -> Answer:
+    """Changes the name or the end of a token."""
+    tokens, actor = _require_service(services), request.actor
+    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    change = convert(read_object(request.body), PatChange)
+    _require_no_meta(change.meta)
+    changed_values: dict[str, Any] = {}
+    if change.name is not None:
+        _require_name(change.name)
+        changed_values["note"] = change.name
+    if change.expiry is not UNSET:
+        changed_values["expires"] = _read_expiry(change.expiry, actor)
+    key = await tokens.change_token(actor, pat_id, partial(replace, **changed_values))
+    return _build_token_response(build_token(key))
+
+
+async def revoke_token(request: Request, services: Services) -> Answer:
+    """Revokes a token immediately."""
+    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    await _require_service(services).revoke_token(request.actor, pat_id)
+    return Response(_encode(Done()), headers=NO_STORE)
+
+
+def _build_token_response(token: Pat) -> Response:
+    """Returns the response with one token. No cache must store this response."""
+    return Response(_encode(token), headers=NO_STORE)
+
+
+def _require_service(services: Services) -> TokenService:
+    """Returns the token service. Raises FeatureNotServed if keys are off."""
+    if services.tokens is None:
+        raise build_refusal(NO_KEYS)
+    return services.tokens
+
+
+def _require_no_meta(meta: Mapping[str, Any] | None) -> None:
+    """Raises InvalidValue if the caller sends metadata for a token."""
+    if meta:
+        raise InvalidValue("meta must be empty: no metadata of tokens are stored", param="meta")
+
+
+def _require_name(name: str) -> None:
+    """Raises InvalidValue for a name that lists cannot show."""
+    if re.match(NAME_PATTERN, name) is None:
+        raise InvalidValue(
+            "name must be a text without control characters, and not only blanks", param="name"
+        )
+
+
+def _read_expiry(expiry: datetime | None, actor: Actor) -> int | None:
+    """Returns the expiry in Unix seconds. Raises PermissionDenied if the caller's own key ends earlier."""
+    expires = None if expiry is None else int(expiry.timestamp())
+    if actor.expires is not None and (expires is None or expires > actor.expires):
+        key_end = datetime.fromtimestamp(actor.expires, UTC).isoformat()
+        raise PermissionDenied(f"expiry must be at most {key_end}, when your own key ends", param="expiry")
+    return expires
+
+
+def build_token(key: Key) -> Pat:
+    """Builds the entry of one token. The name of a key without a note is its prefix."""
+    created = datetime.fromtimestamp(key.created, UTC)
+    shown_note = "".join(character if character.isprintable() else " " for character in key.note).strip()
+    return Pat(
+        id=key.id,
+        user_id=key.user or "",
+        name=shown_note[:LONGEST_NAME] or key.prefix,
+        expiry=None if key.expires is None else datetime.fromtimestamp(key.expires, UTC),
+        project_id=key.project,
+        created_at=created,
+        updated_at=created,
+    )
+
+
+def replace_id(token: Pat, secret: str) -> Pat:
+    """Returns the token with the secret as its id."""
+    return msgspec.structs.replace(token, id=secret)

@@ -1,0 +1,554 @@
+"""Scale's older API: its fields, wire types, decoding, encoding and endpoints.
+
+It has chats and text completions with one choice. Their options are in `model_parameters`. Wire types are
+those of the product's client. The last event of a stream contains the finish reason and the usage. Nothing
+follows it, because the client parses every event as an answer.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from antiphon.dialects.base import (
+    NO_ATTRIBUTION,
+    Attribution,
+    Endpoint,
+    GenerationCall,
+    ResponseMeta,
+    StreamEncoder,
+)
+from antiphon.dialects.common.decode import read_memory, require_no_nul
+from antiphon.dialects.common.encode import FINISH_NAMES
+from antiphon.dialects.common.endpoints import declare_generation
+from antiphon.dialects.common.field_table import (
+    MEMORY,
+    FieldReport,
+    FieldTable,
+    RequestField,
+    declare_supported,
+)
+from antiphon.dialects.common.media import read_image, read_image_data
+from antiphon.dialects.common.request_bodies import convert, read_object
+from antiphon.dialects.common.request_types import (
+    LONGEST_TEXT,
+    MAX_MESSAGES,
+    MAX_STOPS,
+    Fraction,
+    ImageUrlShape,
+    MemoryShape,
+    Name,
+    Penalty,
+    PositiveInt,
+    StopText,
+    TemplateSource,
+)
+from antiphon.dialects.common.response_types import FinishName
+from antiphon.dialects.sgp.wire_format import encode_stream_error
+from antiphon.domain.events import (
+    CollectedGeneration,
+    Event,
+    Finished,
+    FinishReason,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
+from antiphon.domain.messages import Content, Message, Role, TextContent
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    Prompt,
+    RawPrompt,
+    Reasoning,
+    SamplingOptions,
+)
+from antiphon.domain.values import replace
+from antiphon.errors import AntiphonError, InvalidValue
+
+MAX_PARTS = 1024
+"""The most parts of one content, and the most images of one prompt. No model takes as many images."""
+
+AccountId = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
+Detail = Literal["auto", "low", "high"]
+
+
+class LegacyImageUrl(Struct, frozen=True, forbid_unknown_fields=True):
+    """An image as a data: URL, or as an address that only a vendor opens."""
+
+    url: str
+    detail: Detail | None = None
+
+
+class LegacyImageData(Struct, frozen=True, forbid_unknown_fields=True):
+    """An image in base64."""
+
+    data: str
+    media_type: str
+    detail: Detail | None = None
+    type: Literal["base64"] | None = None
+
+
+class LegacyPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a content. It has one of three values; `type` names it and can be missing."""
+
+    type: Literal["text", "image_url", "image_data"] | None = None
+    text: str | None = None
+    image_url: LegacyImageUrl | None = None
+    image_data: LegacyImageData | None = None
+
+
+class LegacyMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of the conversation."""
+
+    content: str | Annotated[list[LegacyPart], Meta(min_length=1, max_length=MAX_PARTS)]
+    """The text. Only a user's turn can have a list of parts."""
+    role: Literal["user", "assistant", "system"] | None = None
+    """The user's role if it is missing."""
+
+
+class LegacyModelParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of a generation."""
+
+    temperature: Fraction | None = None
+    max_tokens: PositiveInt | None = None
+    stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    top_k: PositiveInt | None = field(default=None, name="topK")
+    top_p: Fraction | None = field(default=None, name="topP")
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+
+
+class LegacyRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields that both endpoints share."""
+
+    model: Name
+    account_id: AccountId | None = None
+    model_parameters: LegacyModelParameters | None = None
+    stream: bool | None = None
+
+
+class LegacyChatRequest(LegacyRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /sgp/v4/chat-completions."""
+
+    messages: Annotated[list[LegacyMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    chat_template: TemplateSource | None = None
+    instructions: str | None = None
+    memory_strategy: MemoryShape | None = None
+
+
+class LegacyPromptImage(Struct, frozen=True, forbid_unknown_fields=True):
+    """An image of a text completion, as a data: URL or an address that only a vendor opens."""
+
+    image_url: str
+    detail: Detail | None = None
+
+
+class LegacyTextRequest(LegacyRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /sgp/v4/completions."""
+
+    prompt: str
+    images: Annotated[list[LegacyPromptImage], Meta(max_length=MAX_PARTS)] | None = None
+
+
+class LegacyUsage(Struct, frozen=True):
+    """The number of tokens of the request."""
+
+    prompt: int
+    completion: int
+    total: int
+
+
+class LegacyAnswerMessage(Struct, frozen=True, kw_only=True):
+    """The assistant's message; in a stream, more of its text."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class LegacyChatChoice(Struct, frozen=True, kw_only=True):
+    """The only choice of a chat."""
+
+    message: LegacyAnswerMessage
+    finish_reason: FinishName | None
+    """In a stream, null until the last event."""
+
+
+class LegacyChatAnswer(Struct, frozen=True, kw_only=True):
+    """Answer of a chat, and one event of its stream."""
+
+    chat_completion: LegacyChatChoice
+    token_usage: LegacyUsage | None
+    """In a stream, null until the last event. Null too if a vendor tells none."""
+
+
+class LegacyTextChoice(Struct, frozen=True, kw_only=True):
+    """The only choice of a text completion."""
+
+    text: str
+    """The text; in a stream, more of it."""
+    finish_reason: FinishName | None
+    """In a stream, null until the last event."""
+
+
+class LegacyTextAnswer(Struct, frozen=True, kw_only=True):
+    """Answer of a text completion, and one event of its stream."""
+
+    completion: LegacyTextChoice
+    token_usage: LegacyUsage | None
+    """In a stream, null until the last event. Null too if a vendor tells none."""
+
+
+class LegacyScope(StrEnum):
+    """The object that contains a field."""
+
+    CHAT = "/sgp/v4/chat-completions"
+    TEXT = "/sgp/v4/completions"
+    PARAMETERS = "model_parameters of the older API"
+    MESSAGE = "message of the older API"
+    PART = "content part of the older API"
+    IMAGE_URL = "image_url of the older API"
+    IMAGE_DATA = "image_data of the older API"
+    PROMPT_IMAGE = "image of /sgp/v4/completions"
+
+
+CHAT = frozenset({LegacyScope.CHAT})
+TEXT = frozenset({LegacyScope.TEXT})
+
+DETAIL = "How closely the model looks at the image: auto, low or high."
+
+FIELDS: tuple[RequestField, ...] = (
+    *declare_supported(
+        CHAT | TEXT,
+        model="Name of a model.",
+        account_id="The tag account_id in the records of usage. It does not choose the project; the key "
+        "does. Ignored without keys.",
+        model_parameters="The options of the generation.",
+        stream="Whether the answer comes as server-sent events.",
+    ),
+    *declare_supported(
+        CHAT,
+        messages="The conversation so far.",
+        chat_template="A Jinja template instead of the model's, if the operator set `request_templates`.",
+        instructions="A system message before the conversation.",
+        memory_strategy=MEMORY,
+    ),
+    *declare_supported(
+        TEXT,
+        prompt="The text to continue. With images, it is the text of a user's message.",
+        images="Images for a model that accepts them. They and the prompt become one message of the user.",
+    ),
+    *declare_supported(
+        {LegacyScope.PARAMETERS},
+        temperature="0 to 1, 0.2 by default. 0 always takes the most likely token.",
+        max_tokens="Most tokens of the answer; the rest of the context by default.",
+        stop_sequences="Texts that end the answer, at most four. They are not part of its text.",
+        topK="Only the k most likely tokens.",
+        topP="Only the most likely tokens whose probabilities add up to this; 0 to 1.",
+        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
+        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
+    ),
+    *declare_supported(
+        {LegacyScope.MESSAGE},
+        role="user, assistant or system; user by default.",
+        content="The text, or a list of parts in a message of the user.",
+    ),
+    *declare_supported(
+        {LegacyScope.PART},
+        type="text, image_url or image_data; you can leave it out.",
+        text="The text of a text part.",
+        image_url="An image by its address.",
+        image_data="An image in base64.",
+    ),
+    *declare_supported(
+        {LegacyScope.IMAGE_URL},
+        url="A data: URL with base64, or an https: address, which only the vendor opens.",
+        detail=DETAIL,
+    ),
+    *declare_supported(
+        {LegacyScope.IMAGE_DATA},
+        data="The image in base64.",
+        media_type="image/png, image/jpeg, image/gif or image/webp.",
+        detail=DETAIL,
+        type="base64.",
+    ),
+    *declare_supported(
+        {LegacyScope.PROMPT_IMAGE},
+        image_url="A data: URL with base64, or an https: address, which only the vendor opens.",
+        detail=DETAIL,
+    ),
+)
+
+filter_fields = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT)).filter
+
+
+TEMPERATURE = 0.2
+"""The product's default of temperature. It overrides a model's own default."""
+
+ACCOUNT = "account_id"
+"""The name of the field, and of the tag in the records of usage."""
+
+HIDDEN_REASONING = Reasoning(shown=False)
+"""Hides the reasoning, because the older API's answers have no field for it."""
+
+NO_PARAMETERS = LegacyModelParameters()
+
+KINDS = ("text", "image_url", "image_data")
+"""The types of a content part. Each is also the name of the field with the part's value."""
+
+INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
+    LegacyScope.CHAT: {"model_parameters": LegacyScope.PARAMETERS, "messages": LegacyScope.MESSAGE},
+    LegacyScope.TEXT: {"model_parameters": LegacyScope.PARAMETERS, "images": LegacyScope.PROMPT_IMAGE},
+    LegacyScope.MESSAGE: {"content": LegacyScope.PART},
+    LegacyScope.PART: {"image_url": LegacyScope.IMAGE_URL, "image_data": LegacyScope.IMAGE_DATA},
+}
+"""The scopes of nested objects, or lists of objects, by the field that contains them."""
+
+
+def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/chat-completions. `report_unknown`: unknown fields are ignored and named
+    instead of refused. Raises a RequestError."""
+    field_report = FieldReport(report_unknown)
+    fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
+    wire = convert(fields, LegacyChatRequest)
+    messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
+    if wire.instructions:
+        messages.insert(0, Message(Role.SYSTEM, wire.instructions))
+    prompt = Conversation(tuple(messages), template=wire.chat_template, reasoning=HIDDEN_REASONING)
+    call = _build_call(wire, prompt, field_report)
+    if wire.memory_strategy is None:
+        return call
+    return replace(call, request=replace(call.request, memory=read_memory(wire.memory_strategy)))
+
+
+def decode_legacy_text(body: bytes, report_unknown: bool = False) -> GenerationCall:
+    """Decodes a body of POST /sgp/v4/completions. `report_unknown`: see `decode_legacy_chat`. Raises a
+    RequestError."""
+    field_report = FieldReport(report_unknown)
+    fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
+    wire = convert(fields, LegacyTextRequest)
+    return _build_call(wire, _build_prompt(wire), field_report)
+
+
+def _filter_object(
+    fields: dict[str, Any], scope: LegacyScope, prefix: str, report: FieldReport
+) -> dict[str, Any]:
+    """Returns the object with its fields filtered, including nested objects. `prefix`: its path."""
+    accepted_fields = filter_fields(fields, scope, prefix, report)
+    for name, inner_scope in INNER_SCOPES.get(scope, {}).items():
+        if name in accepted_fields:
+            accepted_fields[name] = _filter_inner(
+                accepted_fields[name], inner_scope, f"{prefix}{name}", report
+            )
+    return accepted_fields
+
+
+def _filter_inner(value: object, scope: LegacyScope, path: str, report: FieldReport) -> object:
+    """Returns the object, or the list of objects, with all fields filtered. Other values stay unchanged."""
+    if isinstance(value, dict):
+        return _filter_object(value, scope, f"{path}.", report)
+    if not isinstance(value, list):
+        return value
+    return [
+        _filter_object(item, scope, f"{path}[{index}].", report) if isinstance(item, dict) else item
+        for index, item in enumerate(value)
+    ]
+
+
+def _build_message(message: LegacyMessage, path: str) -> Message:
+    """Converts one message. Raises a RequestError."""
+    role = Role(message.role or Role.USER)
+    if isinstance(message.content, str):
+        return Message(role, message.content)
+    if role is not Role.USER:
+        raise InvalidValue(
+            f"{path}.content must be a text in a message of the role {role}; only a user's message "
+            "can have a list",
+            param=f"{path}.content",
+        )
+    parts = tuple(_build_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content))
+    return _build_user_message(parts)
+
+
+def _build_user_message(parts: tuple[Content, ...]) -> Message:
+    """Builds a user message. If all parts are text, they become one text."""
+    text = "".join(part.text for part in parts if isinstance(part, TextContent))
+    has_images = not all(isinstance(part, TextContent) for part in parts)
+    return Message(Role.USER, text, content=parts if has_images else ())
+
+
+def _build_part(part: LegacyPart, path: str) -> Content:
+    """Converts one part of a content. Raises a RequestError."""
+    kinds = [kind for kind in KINDS if getattr(part, kind) is not None]
+    if len(kinds) != 1:
+        raise InvalidValue(f"{path} must have exactly one of text, image_url and image_data", param=path)
+    if part.type not in (None, *kinds):
+        raise InvalidValue(
+            f"{path}.type must be {kinds[0]}, as the part has {kinds[0]}", param=f"{path}.type"
+        )
+    if part.image_url is not None:
+        shape = ImageUrlShape(part.image_url.url, part.image_url.detail)
+        return read_image(shape, f"{path}.image_url")
+    if part.image_data is not None:
+        image = part.image_data
+        return read_image_data(image.data, image.media_type, image.detail, f"{path}.image_data")
+    return TextContent(part.text or "")
+
+
+def _build_prompt(wire: LegacyTextRequest) -> Prompt:
+    """Builds the prompt. With images it is a user message, because a raw prompt cannot contain images."""
+    if not wire.images:
+        return RawPrompt(wire.prompt)
+    images = tuple(
+        read_image(ImageUrlShape(image.image_url, image.detail), f"images[{index}]", "image_url")
+        for index, image in enumerate(wire.images)
+    )
+    message = _build_user_message((*images, TextContent(wire.prompt)))
+    return Conversation((message,), reasoning=HIDDEN_REASONING)
+
+
+def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
+    """Builds the call, with SGP's defaults."""
+    parameters = wire.model_parameters or NO_PARAMETERS
+    sampling = SamplingOptions(
+        temperature=TEMPERATURE if parameters.temperature is None else parameters.temperature,
+        top_p=parameters.top_p,
+        top_k=parameters.top_k,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+    )
+    output = Output(max_tokens=parameters.max_tokens, stop=tuple(parameters.stop_sequences or ()))
+    return GenerationCall(
+        GenerationRequest(wire.model, (prompt,), sampling, output),
+        bool(wire.stream),
+        include_usage=True,
+        ignored=report.names,
+        attribution=_read_account(wire.account_id),
+    )
+
+
+def _read_account(account: str | None) -> Attribution:
+    """Reads the account, which becomes a tag in the records of usage. Raises InvalidValue."""
+    if account is None:
+        return NO_ATTRIBUTION
+    require_no_nul(ACCOUNT, account)
+    return Attribution(tags={ACCOUNT: account}, fields=(ACCOUNT,))
+
+
+_encode = msgspec.json.Encoder().encode
+
+LegacyAnswer = LegacyChatAnswer | LegacyTextAnswer
+AnswerBuilder = Callable[[str, FinishName | None, LegacyUsage | None], LegacyAnswer]
+"""Builds an answer, or one event of a stream, from its text, its finish reason and its usage."""
+
+
+def build_chat_answer(
+    text: str, finish_reason: FinishName | None, usage: LegacyUsage | None
+) -> LegacyChatAnswer:
+    """Builds the answer of a chat."""
+    choice = LegacyChatChoice(message=LegacyAnswerMessage(content=text), finish_reason=finish_reason)
+    return LegacyChatAnswer(chat_completion=choice, token_usage=usage)
+
+
+def build_text_answer(
+    text: str, finish_reason: FinishName | None, usage: LegacyUsage | None
+) -> LegacyTextAnswer:
+    """Builds the answer of a text completion."""
+    return LegacyTextAnswer(
+        completion=LegacyTextChoice(text=text, finish_reason=finish_reason), token_usage=usage
+    )
+
+
+def encode_answer(build_answer: AnswerBuilder, generation: CollectedGeneration) -> bytes:
+    """Encodes a buffered answer."""
+    (choice,) = generation.choices
+    return _encode(build_answer(choice.text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
+
+
+class LegacyStreamEncoder:
+    """Encodes one stream."""
+
+    def __init__(self, build_answer: AnswerBuilder) -> None:
+        self._build_answer = build_answer
+        self._finish_reason = FinishReason.STOP
+        """The finish reason, from the choice's end until the usage."""
+
+    def encode(self, event: Event) -> bytes:
+        if isinstance(event, TextDelta):
+            return self._encode_event(event.text)
+        if isinstance(event, Finished):
+            self._finish_reason = event.reason
+        if isinstance(event, Usage):
+            return self._encode_event("", FINISH_NAMES[self._finish_reason], _build_usage(event))
+        return b""
+
+    def end(self) -> bytes:
+        return b""
+
+    def encode_error(self, error: AntiphonError) -> bytes:
+        return encode_stream_error(error)
+
+    def _encode_event(
+        self, text: str, finish_reason: FinishName | None = None, usage: LegacyUsage | None = None
+    ) -> bytes:
+        """Encodes one event of the stream."""
+        return b"data: %b\n\n" % _encode(self._build_answer(text, finish_reason, usage))
+
+
+def _build_usage(usage: Usage) -> LegacyUsage | None:
+    """Builds the usage. Returns None for an estimate."""
+    if usage.source is UsageSource.ESTIMATED:
+        return None
+    return LegacyUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+
+
+class LegacyChatCompletions:
+    """Decodes and encodes POST /sgp/v4/chat-completions."""
+
+    shapes = (LegacyChatRequest, LegacyChatAnswer, LegacyChatAnswer)
+
+    def __init__(self, report_unknown: bool) -> None:
+        self._reports_unknown = report_unknown
+
+    def decode(self, body: bytes) -> GenerationCall:
+        return decode_legacy_chat(body, self._reports_unknown)
+
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
+        return encode_answer(build_chat_answer, generation)
+
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+        return LegacyStreamEncoder(build_chat_answer)
+
+
+class LegacyCompletions:
+    """Decodes and encodes POST /sgp/v4/completions."""
+
+    shapes = (LegacyTextRequest, LegacyTextAnswer, LegacyTextAnswer)
+
+    def __init__(self, report_unknown: bool) -> None:
+        self._reports_unknown = report_unknown
+
+    def decode(self, body: bytes) -> GenerationCall:
+        return decode_legacy_text(body, self._reports_unknown)
+
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
+        return encode_answer(build_text_answer, generation)
+
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+        return LegacyStreamEncoder(build_text_answer)
+
+
+def declare_legacy(dialect: str, report_unknown: bool) -> tuple[Endpoint, Endpoint]:
+    """Declares both endpoints. `report_unknown`: unknown fields are ignored and named instead of refused."""
+    chat, text = LegacyChatCompletions(report_unknown), LegacyCompletions(report_unknown)
+    return (
+        declare_generation(dialect, LegacyScope.CHAT, "Answer a conversation, in Scale's older form", chat),
+        declare_generation(dialect, LegacyScope.TEXT, "Continue a text, in Scale's older form", text),
+    )

@@ -1,0 +1,232 @@
+"""What a client keeps about its engine host: open calls, the adapters to send again, and whether it is
+parked.
+
+`PendingCall` has the unread replies of a call. `require_send_buffer` limits the unsent bytes.
+`PendingReloads` sends adapters again after a restart. `Parking` is for a model that is loaded on request:
+whether the model is parked, and why it cannot be loaded now. The supervisor loads it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+
+from antiphon.engines.base import EngineState
+from antiphon.engines.host.control import EngineStateNotice
+from antiphon.engines.host.frames import DoneReply, ErrorReply, Reply
+from antiphon.errors import AntiphonError, EngineBusy, EngineUnavailable, ModelNotLoaded, Overloaded
+
+
+class PendingCall:
+    """The unread replies of one call."""
+
+    __slots__ = ("_replies", "_reply_arrived", "has_started")
+
+    def __init__(self) -> None:
+        self.has_started = False
+        """Whether the host has begun the sequence or the vectors of this call."""
+        self._replies: deque[Reply | AntiphonError] = deque()
+        self._reply_arrived: asyncio.Future[None] | None = None
+
+    def push(self, reply: Reply | AntiphonError) -> None:
+        """Adds a reply, or the error that ends the call."""
+        self._replies.append(reply)
+        if self._reply_arrived is not None and not self._reply_arrived.done():
+            self._reply_arrived.set_result(None)
+
+    async def next(self) -> Reply:
+        """Waits for the next reply. Raises the error that ended the call."""
+        while not self._replies:
+            self._reply_arrived = asyncio.get_running_loop().create_future()
+            await self._reply_arrived
+        reply = self._replies.popleft()
+        try:
+            if isinstance(reply, AntiphonError):
+                raise reply
+            if isinstance(reply, ErrorReply):
+                raise reply.value.to_exception()
+            return reply
+        finally:
+            del reply  # its traceback refers to this variable, which would keep the request alive
+
+
+class AdapterReload(PendingCall):
+    """A call that sends an adapter to a restarted host again. No caller waits for its reply."""
+
+    __slots__ = ("_on_loaded", "_on_refused")
+
+    def __init__(self, on_refused: Callable[[str], None], on_loaded: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_refused = on_refused
+        self._on_loaded = on_loaded
+
+    def push(self, reply: Reply | AntiphonError) -> None:
+        """Passes the host's reply to one of the two callbacks. Ignores a lost connection, because the next
+        host gets all adapters."""
+        match reply:
+            case ErrorReply():
+                self._on_refused(reply.value.message)
+            case DoneReply():
+                self._on_loaded()
+            case _:
+                pass
+
+
+MAX_UNSENT = 32 * 1024 * 1024
+"""Unsent bytes above which new calls are refused. One caller's bytes must not exceed the bytes that they
+leave free, so a lone caller may use half."""
+
+RETRY_AFTER = 1.0
+"""Retry delay in seconds for refused callers. A running host reads its messages in less time."""
+
+
+def require_send_buffer(name: str, unsent_bytes: int, caller_unsent_bytes: int, message_bytes: int) -> None:
+    """Raises Overloaded if the caller has unsent bytes, and they would exceed the bytes that stay free with
+    this message. Raises EngineBusy if the unsent bytes of all callers would exceed MAX_UNSENT. If nothing is
+    unsent, accepts any message, because a large message must be sent at some time."""
+    if not unsent_bytes:
+        return
+    bytes_left = MAX_UNSENT - unsent_bytes - message_bytes
+    if caller_unsent_bytes and caller_unsent_bytes + message_bytes > bytes_left:
+        raise Overloaded(
+            f"your requests would take more of the send buffer to the engine of {name} than they leave free; "
+            "wait for some of them to begin, or send less at once",
+            retry_after=RETRY_AFTER,
+        )
+    if bytes_left < 0:
+        raise EngineBusy(
+            f"the send buffer to the engine of {name} is full; try again", retry_after=RETRY_AFTER
+        )
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+"""The shortest and the longest pause in seconds before refused adapters are sent again. A file that is being
+replaced is soon complete, and a failed attempt costs one access to the disk."""
+
+
+class PendingReloads:
+    """The adapters that a restarted host refused or could not be sent, and the timer of the next attempt.
+    This object knows only digests: `send_adapter` finds the path and sends the call. It belongs to one event
+    loop."""
+
+    def __init__(self, send_adapter: Callable[[str], None], first_pause: float = FIRST_PAUSE) -> None:
+        """`send_adapter` sends the adapter of a digest to the host again. `first_pause`: seconds before
+        adapters are sent again for the first time. Each further pause is twice as long, up to
+        LONGEST_PAUSE."""
+        self._send_adapter = send_adapter
+        self._first_pause = first_pause
+        self._pause = first_pause
+        self._digests: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._digests
+
+    def add(self, digest: str) -> bool:
+        """Adds an adapter to load again. Returns True if it was not pending before."""
+        is_new = digest not in self._digests
+        self._digests.add(digest)
+        if self._timer is None:
+            self._schedule()
+        return is_new
+
+    def discard(self, digest: str) -> bool:
+        """Removes an adapter that the host has loaded or no longer needs. Returns whether it was pending."""
+        was_pending = digest in self._digests
+        self.drop_except(self._digests - {digest})
+        return was_pending
+
+    def drop_except(self, digests: Collection[str]) -> None:
+        """Drops the pending adapters that are not among `digests`."""
+        self._digests &= set(digests)
+        if not self._digests:
+            self.clear()
+
+    def clear(self) -> None:
+        """Drops all pending adapters and stops the timer. After a lost connection, the client sends all
+        adapters to the next host anyway."""
+        self._digests.clear()
+        self._pause = self._first_pause
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        """Schedules the next attempt after the current pause, and doubles the pause up to LONGEST_PAUSE."""
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._reload_all)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _reload_all(self) -> None:
+        """Sends all pending adapters again. Schedules the next attempt first, because sending may drop
+        adapters and stop the timer."""
+        self._schedule()
+        for digest in tuple(self._digests):
+            self._send_adapter(digest)
+
+
+LOAD_RETRY_AFTER = 2.0
+"""Retry delay in seconds for callers that do not wait for the load."""
+
+
+class Parking:
+    """The state of one model, as the supervisor last reported it."""
+
+    def __init__(
+        self, name: str, ask_load: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`ask_load`: asks the supervisor to load the model. The supervisor always replies with a notice of
+        the model's state."""
+        self._name = name
+        self._ask_load = ask_load
+        self._clock = clock
+        self._state = EngineState.PARKED
+        self._has_asked = False
+        """Whether the supervisor was asked since its latest notice."""
+        self._refusal = ""
+        """Why the supervisor cannot load the model; empty without a refusal."""
+        self._refuses_until = 0.0
+        self._load_begun = asyncio.Event()
+        """Set while the model is not parked."""
+
+    @property
+    def state(self) -> EngineState:
+        """The model's state while there is no connection. A host that is READY counts as LOADING until the
+        connection is made."""
+        return EngineState.LOADING if self._state is EngineState.READY else self._state
+
+    def note(self, notice: EngineStateNotice) -> None:
+        """Notes the state that the supervisor reports."""
+        self._state = notice.state
+        self._has_asked = False
+        self._refusal = notice.detail
+        self._refuses_until = self._clock() + notice.retry_after
+        if notice.state is EngineState.PARKED:
+            self._load_begun.clear()
+        else:
+            self._load_begun.set()
+
+    async def wait_for_load(self) -> None:
+        """Waits while the model is parked."""
+        await self._load_begun.wait()
+
+    def request_load(self) -> None:
+        """Asks for the load once if the model is parked, unless a refusal of the supervisor still holds."""
+        if self._state is EngineState.PARKED and not self._has_asked and not self._is_refused():
+            self._has_asked = True
+            self._ask_load()
+
+    def build_absence_error(self) -> EngineUnavailable:
+        """Builds the error of a call without a connection. While a refusal of the supervisor holds, the error
+        is final. Without a refusal, requests the load, and the caller can try again."""
+        if self._is_refused():
+            return ModelNotLoaded(self._refusal, retry_after=max(1.0, self._refuses_until - self._clock()))
+        self.request_load()
+        return EngineUnavailable(
+            f"the model {self._name} is being loaded; try again shortly", retry_after=LOAD_RETRY_AFTER
+        )
+
+    def _is_refused(self) -> bool:
+        """Whether the supervisor has refused to load the model, and its reason still holds."""
+        return (
+            bool(self._refusal) and self._state is EngineState.PARKED and self._clock() < self._refuses_until
+        )

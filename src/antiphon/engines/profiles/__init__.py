@@ -1,1 +1,0 @@
-"""The features of vendors' models, and presets of vendors, as data."""

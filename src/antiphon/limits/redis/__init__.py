@@ -1,1 +1,0 @@
-"""Limits that several nodes count in one Redis or Valkey."""

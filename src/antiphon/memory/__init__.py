@@ -1,1 +1,0 @@
-"""Memory strategies choose the messages of a conversation that the model sees."""

@@ -1,1 +1,0 @@
-"""Converts the tokens of one choice to text: detokenizing, stop strings, counts."""
