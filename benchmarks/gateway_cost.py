@@ -39,7 +39,7 @@ from antiphon.engines.base import TokenRequest as Request
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.server import serve
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import prove

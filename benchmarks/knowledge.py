@@ -27,7 +27,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.engines.host.control import build_knowledge_path
+from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.supervisor import MODULE, start_knowledge
 from antiphon.retrieval.base import ChunkInput, DocumentInput, SearchQuery, TableSettings

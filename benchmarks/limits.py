@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.limits.counters import BUCKET
+from antiphon.limits.windows import BUCKET
 from tests.support.redis_server import running
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antiphon.assembly.app_state import TenancyParts
+    from antiphon.assembly.tenancy import TenancyParts
     from antiphon.domain.context import Clock
     from antiphon.domain.request import GenerationRequest
     from antiphon.engines.registry import ModelRegistry
@@ -156,7 +156,7 @@ async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
     """Opens the coordinator, the keys and the accounting."""
-    from antiphon.assembly.app_state import build_tenancy, open_accounting
+    from antiphon.assembly.tenancy import build_tenancy, open_accounting
     from antiphon.processes.coordinator.client import connect_coordinator
     from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 
@@ -173,8 +173,9 @@ async def enter_managed(
 
 async def add_limited_key(tenancy: "TenancyParts", limiter: "Limiter") -> str:
     """Creates a key with limits that are never reached, and a price. Returns the key's secret."""
-    from antiphon.domain.identity import DEFAULT_PROJECT, EVERY_RIGHT, Actor, ActorKind, KeyKind
+    from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
+    from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
     from antiphon.services.limits import LimitService
     from antiphon.services.policy import KeyRequest, LimitRequest
     from antiphon.services.prices import PriceRequest

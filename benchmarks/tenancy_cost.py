@@ -34,17 +34,13 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.assembly.__main__ import SWITCH_INTERVAL
-from antiphon.assembly.app_state import (
-    NodeClients,
-    TenancyParts,
-    build_app_state,
-    build_tenancy,
-    open_accounting,
-)
+from antiphon.assembly.app_state import NodeClients, build_app_state
+from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.domain.context import SystemClock
-from antiphon.domain.identity import DEFAULT_PROJECT, EVERY_RIGHT, Actor, ActorKind, KeyKind
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
+from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.server import serve

@@ -18,10 +18,10 @@ from antiphon.cli.main import app
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
 from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
-from antiphon.dialects.empower.wire_format import FIELD_TABLE as EMPOWER_FIELDS
-from antiphon.dialects.fireworks.decode import FIELD_TABLE as FIREWORKS_FIELDS
-from antiphon.dialects.jamai.wire_types import FIELD_TABLE as JAMAI_FIELDS
-from antiphon.dialects.sgp.decode import FIELD_TABLE as SGP_FIELDS
+from antiphon.dialects.empower.fields import FIELD_TABLE as EMPOWER_FIELDS
+from antiphon.dialects.fireworks.fields import FIELD_TABLE as FIREWORKS_FIELDS
+from antiphon.dialects.jamai.fields import FIELD_TABLE as JAMAI_FIELDS
+from antiphon.dialects.sgp.fields import FIELD_TABLE as SGP_FIELDS
 from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
 from antiphon.engines.vllm.translation import ModelLimits, build_state, needs_antiphon_sampler

@@ -7,7 +7,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.models import Aliases
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelNotFound, SettingsError
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.models import AliasSettings, require_aliases
 from antiphon.settings.server import ServerSettings

@@ -152,7 +152,7 @@ BORDERS = {
     # In an environment of their own, which only an engine host of vLLM has.
     "vllm": ("antiphon.engines.vllm",),
     "torch": ("antiphon.engines.vllm.plugin",),
-    "tokenizers": ("antiphon.engines.vllm.model_folder",),
+    "tokenizers": ("antiphon.engines.vllm.tokenizer",),
 }
 SERVED = (
     "antiphon.assembly.__main__",

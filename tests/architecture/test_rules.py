@@ -16,7 +16,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.vendors": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.engines.vllm.adapters": "the border around vLLM, which raises plain exceptions",
     "antiphon.engines.vllm.launch": "the border around vLLM's start",
-    "antiphon.engines.vllm.model_folder": "the border around tokenizers, which raises plain exceptions",
+    "antiphon.engines.vllm.tokenizer": "the border around tokenizers, which raises plain exceptions",
     "antiphon.processes.knowledge.server": "the border around the index: one call fails, others go on",
     "antiphon.services.knowledge.documents": "the border around one job: it fails, others go on",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",

@@ -5,17 +5,8 @@ import pytest
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
-from antiphon.domain.identity import (
-    ActorKind,
-    Grant,
-    Key,
-    KeyKind,
-    Membership,
-    Project,
-    ProjectRole,
-    Right,
-    User,
-)
+from antiphon.domain.identity import ActorKind, Right
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, StoredKey

@@ -23,7 +23,8 @@ from antiphon.auth.single_sign_on import (
     TokenVerificationCache,
     parse_group_rules,
 )
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, ProjectRole, Right
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges

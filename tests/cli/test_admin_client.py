@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli import admin_client as admin
-from antiphon.cli.console import CallFailed
 from antiphon.cli.local_servers import publish_state
+from antiphon.cli.output import CallFailed
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page

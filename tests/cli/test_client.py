@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from antiphon.cli.client import Client, TokenUsage
-from antiphon.cli.console import CallFailed, ServerUnreachable
+from antiphon.cli.output import CallFailed, ServerUnreachable
 from tests.cli.standin import MODELS, Standin, standin
 from tests.support.waiting import PATIENCE
 

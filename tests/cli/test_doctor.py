@@ -248,7 +248,7 @@ def test_an_interpreter_without_antiphon(examined: Examine, tmp_path: Path):
 def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    monkeypatch.setattr("antiphon.engines.host.control.SHORT_DIRECTORY", str(tmp_path / "absent"))
+    monkeypatch.setattr("antiphon.engines.host.runtime.SHORT_DIRECTORY", str(tmp_path / "absent"))
     monkeypatch.setattr("tempfile.tempdir", str(long))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     (broken,) = check_sockets()

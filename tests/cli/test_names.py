@@ -19,7 +19,7 @@ from antiphon.cli.admin_client import (
     find_used_id,
 )
 from antiphon.cli.commands.limits import _find_limit
-from antiphon.cli.console import CallFailed
+from antiphon.cli.output import CallFailed
 from antiphon.domain.limits import Subject, Window
 from antiphon.errors import SettingsError
 

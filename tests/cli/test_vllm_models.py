@@ -5,10 +5,10 @@ import sys
 import pytest
 
 import antiphon
-from antiphon.cli import model_files
 from antiphon.cli.commands.serve import prepare_settings, size_model
-from antiphon.cli.model_files import require_environment
 from antiphon.cli.serve_options import ServeOptions
+from antiphon.engines.vllm import environment
+from antiphon.engines.vllm.environment import require_environment
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings.loading import build_model
 from tests.support.vllm_folders import write_facts, write_few_weights
@@ -59,7 +59,7 @@ def test_an_environment_of_another_version_is_refused(tmp_path, answer, reason):
 def with_vllm(tmp_path):
     """An interpreter that says that it has all."""
     python = tmp_path / "python"
-    version = model_files.VLLM_VERSION + "0"
+    version = environment.VLLM_VERSION + "0"
     answer = f'{{"vllm": "{version}", "missing": [], "antiphon": "{antiphon.__version__}"}}'
     python.write_text(f"#!/bin/sh\necho '{answer}'\n")
     python.chmod(0o755)

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from antiphon.constraints.checker import REUSED_SHARE, SegmentedLRU
+from antiphon.constraints.segmented_lru import REUSED_SHARE, SegmentedLRU
 
 
 def test_what_was_put_is_there_until_there_is_no_room():

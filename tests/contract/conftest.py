@@ -28,7 +28,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.application import create_app
 from antiphon.http.server import create_server
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings

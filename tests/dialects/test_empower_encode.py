@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.empower.dialect import Empower, EmpowerChatCompletions
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
-    CollectedChoice,
-    CollectedGeneration,
     Finished,
     FinishReason,
     ReasoningDelta,

@@ -10,9 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.empower.dialect import decode_deploy
-from antiphon.dialects.empower.wire_format import TABLES, EmpowerScope, decode_chat, encode_flat_error
+from antiphon.dialects.empower.encode import encode_flat_error
+from antiphon.dialects.empower.fields import TABLES, EmpowerScope
+from antiphon.dialects.empower.wire_format import decode_chat
 from antiphon.errors import RequestError
-from antiphon.weights.adapter_store import HubAdapters
+from antiphon.weights.hub.adapters import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(

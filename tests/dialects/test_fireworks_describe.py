@@ -4,7 +4,8 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.common.field_table import FieldSupport, build_operation, name_schema
+from antiphon.dialects.common.field_table import FieldSupport
+from antiphon.dialects.common.openapi_schemas import build_operation, name_schema
 from antiphon.dialects.fireworks.dialect import (
     EXAMPLES,
     REQUESTS,

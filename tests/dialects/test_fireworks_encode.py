@@ -15,9 +15,8 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksCompletions,
     FireworksModels,
 )
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
-    CollectedChoice,
-    CollectedGeneration,
     Finished,
     FinishReason,
     Started,

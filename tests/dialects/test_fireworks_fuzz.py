@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.endpoints import GenerationCodec
-from antiphon.dialects.fireworks.decode import TABLES, FireworksScope
 from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
+from antiphon.dialects.fireworks.fields import TABLES, FireworksScope
 from antiphon.errors import RequestError
 
 DIALECT = Fireworks()

@@ -4,8 +4,9 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.common.field_table import FieldSupport, build_operation
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.openapi_schemas import build_operation
 from antiphon.dialects.openai import tokens
 from antiphon.dialects.openai.dialect import REQUESTS, OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings

@@ -15,9 +15,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from antiphon.dialects.base import GenerationCall, ResponseMeta
 from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
-    CollectedChoice,
-    CollectedGeneration,
     DiscardedTokens,
     Event,
     Finished,

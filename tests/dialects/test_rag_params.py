@@ -11,7 +11,8 @@ from antiphon.dialects.common.encode import encode_chat
 from antiphon.dialects.fireworks import decode as fireworks
 from antiphon.dialects.jamai.generation import decode_chat as decode_jamai
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
-from antiphon.domain.events import CollectedChoice, CollectedGeneration, FinishReason, Started, Usage
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
+from antiphon.domain.events import FinishReason, Started, Usage
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval, UnknownCitations
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 

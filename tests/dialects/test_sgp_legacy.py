@@ -14,9 +14,8 @@ from antiphon.dialects.sgp.legacy import (
     decode_legacy_text,
     encode_answer,
 )
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
-    CollectedChoice,
-    CollectedGeneration,
     Finished,
     FinishReason,
     ReasoningDelta,

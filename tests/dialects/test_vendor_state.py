@@ -10,6 +10,7 @@ from antiphon.dialects.empower.wire_format import decode_chat as empower_chat
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions, OpenAICompletions, decode_chat
+from antiphon.domain.collect import collect
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -21,7 +22,6 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
-    collect,
 )
 from antiphon.domain.messages import Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import fmean
 
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import CollectedGeneration, Scores, collect
+from antiphon.domain.events import Scores
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec

@@ -12,7 +12,8 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring, SettingsKey
 from antiphon.auth.secrets import Pepper, generate_key
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Grant, KeyKind, ProjectRole
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
@@ -21,7 +22,7 @@ from antiphon.http.admin.recording import RecordingResource
 from antiphon.http.admin.resource import ModelWarnings
 from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
-from antiphon.http.running_requests import InFlightRegistry
+from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.limits import LimitService

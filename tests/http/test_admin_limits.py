@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from antiphon.domain.identity import ProjectRole
 from antiphon.domain.limits import Amounts
+from antiphon.domain.tenancy import ProjectRole
 from tests.http.test_admin import ROOT, keyed
 
 LIMITS = f"{ROOT}/limits"

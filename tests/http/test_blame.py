@@ -6,12 +6,12 @@ import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI
-from antiphon.dialects.empower.wire_format import TABLES as EMPOWER
-from antiphon.dialects.fireworks.decode import TABLES as FIREWORKS
-from antiphon.dialects.jamai.wire_types import TABLES as JAMAI
-from antiphon.dialects.jamai.wire_types import JamaiScope
-from antiphon.dialects.sgp.decode import TABLES as SGP
-from antiphon.dialects.sgp.decode import SgpScope
+from antiphon.dialects.empower.fields import TABLES as EMPOWER
+from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
+from antiphon.dialects.jamai.fields import TABLES as JAMAI
+from antiphon.dialects.jamai.fields import JamaiScope
+from antiphon.dialects.sgp.fields import TABLES as SGP
+from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens

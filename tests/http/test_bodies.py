@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyBudget, BodyCounter
 from antiphon.testing import ScriptedAnswer

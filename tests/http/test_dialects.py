@@ -21,7 +21,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied
 from antiphon.http.application import Routes, list_endpoints
 from antiphon.http.openapi import build_document
-from antiphon.http.services import AppState, is_under
+from antiphon.http.state import AppState, is_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

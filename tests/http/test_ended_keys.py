@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.domain.identity import ProjectRole
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.testing import ScriptedAnswer
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name

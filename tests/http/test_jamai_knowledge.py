@@ -13,7 +13,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Pooling
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import IndexLimits

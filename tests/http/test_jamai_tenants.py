@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.identity import Grant, KeyKind
+from antiphon.domain.tenancy import Grant, KeyKind
 from tests.http.test_jamai_knowledge import ROOT
 from tests.http.test_knowledge import form
 from tests.http.test_knowledge_tenants import MARK, NOWHERE, READS, SEARCHES, WRITES, Tenants, opened

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.services.policy import MAX_LIMITS, KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, generate_key
-from antiphon.domain.identity import Key, KeyKind
+from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.store.base import ChangeAuthor, StoredKey
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import CHAT, HELLO, KEY

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from antiphon.auth.secrets import generate_key
-from antiphon.domain.identity import KeyKind
+from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 from tests.http.test_admin import OPERATOR, keyed

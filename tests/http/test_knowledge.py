@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import ModelRegistry
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

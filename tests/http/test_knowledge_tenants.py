@@ -14,7 +14,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.sgp.dialect import Sgp
-from antiphon.domain.identity import Grant, KeyKind, ProjectRole
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.retrieval.base import KnowledgeIndex

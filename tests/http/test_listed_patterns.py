@@ -7,9 +7,10 @@ import pytest
 
 from antiphon.auth.base import RequestedScope
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.identity import Actor, ActorKind, Grant
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.tenancy import Grant
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

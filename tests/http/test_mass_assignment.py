@@ -4,7 +4,7 @@ one."""
 
 import pytest
 
-from antiphon.domain.identity import Grant, KeyKind, ProjectRole
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 FOREIGN = (

@@ -13,7 +13,7 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable
 from antiphon.http.server_status import observe_engines
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.exposition import Totals

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ProviderFailed, ProviderRateLimited, UnsupportedParameter
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings

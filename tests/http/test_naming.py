@@ -3,7 +3,7 @@ concerns no model does not pass without a word."""
 
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from tests.http.test_admin import ROOT, keyed
 
 LIMITS, KEYS, PRICES = f"{ROOT}/limits", f"{ROOT}/keys", f"{ROOT}/prices"

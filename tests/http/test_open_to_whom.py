@@ -3,7 +3,7 @@ of other sites get of them."""
 
 import pytest
 
-from antiphon.domain.identity import Grant, KeyKind, ProjectRole
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_spellings import statuses
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, targets_of

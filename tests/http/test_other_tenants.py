@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole, RecordedRequest
 from antiphon.domain.ledger import Entry
+from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.support.http_server import CHAT, HELLO
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole
 from antiphon.domain.prices import Price, format_decimal, parse_decimal
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.pipeline.reserve import RuleSet
 from antiphon.store.base import ChangeAuthor

@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 
-from antiphon.domain.identity import KeyKind, ProjectRole, RecordedRequest
+from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 PATH = f"{ROOT}/projects/default/recording"

@@ -12,7 +12,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Pooling
 from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from antiphon.dialects.base import Endpoint, FileStream, Request, Services
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import ModelRegistry
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

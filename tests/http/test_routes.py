@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.jamai.organization import declare_features
+from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings

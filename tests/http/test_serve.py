@@ -9,7 +9,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app
 from antiphon.http.server import create_server, serve
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.sgp.wire_format import encode_sgp_error, map_status
+from antiphon.dialects.sgp.encode import encode_sgp_error, map_status
 from antiphon.errors import EngineDied, InvalidValue, PermissionDenied
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import HELLO, KEY, PROMPT, serving

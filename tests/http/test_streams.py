@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.domain.events import Started
 from antiphon.errors import EngineDied
+from antiphon.http.connection import Connection
 from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
-from antiphon.http.running_requests import Connection
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving

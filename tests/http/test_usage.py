@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.identity import KeyKind, ProjectRole
 from antiphon.domain.ledger import Entry
+from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.usage import format_cell

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.identity import Project, RecordingPolicy
+from antiphon.domain.tenancy import Project, RecordingPolicy
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database

@@ -3,10 +3,10 @@
 from itertools import count
 
 from antiphon.domain.limits import Amounts
-from antiphon.limits.counters import Seeder
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.lua_scripts import build_scripts
 from antiphon.limits.redis import RedisLimiter
+from antiphon.limits.seeding import Seeder
 from antiphon.testing.scripted_engine import FakeClock
 
 KINDS = ("local", "redis")

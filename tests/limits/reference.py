@@ -4,7 +4,7 @@ see."""
 from dataclasses import dataclass, field
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
-from antiphon.limits.counters import find_period
+from antiphon.limits.windows import find_period
 
 MINUTE = 60.0
 

@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.limits import Amounts, BudgetWarning, Limit, Measure, Subject, Window
 from antiphon.domain.values import replace
 from antiphon.errors import BudgetExceeded
-from antiphon.limits.counters import BudgetWatch
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter
 from antiphon.testing import FakeClock
 

@@ -9,8 +9,9 @@ import pytest
 
 from antiphon.domain.limits import Amounts, BudgetWarning, Measure, Window
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
-from antiphon.limits.counters import BudgetWatch, find_period
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.redis import LEASE_S, RedisLimiter
+from antiphon.limits.windows import find_period
 from antiphon.testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, output_tokens

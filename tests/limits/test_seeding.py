@@ -4,8 +4,8 @@ import pytest
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.limits.counters import LedgerSeeder
 from antiphon.limits.local import LocalLimiter
+from antiphon.limits.seeding import LedgerSeeder
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.scripted_engine import FakeClock
 from tests.support.limits import NOON, limit

@@ -1,6 +1,6 @@
 """What a counter of the last 60 seconds remembers of before it was made."""
 
-from antiphon.limits.counters import SECOND_NS, ClockReading, SlidingWindow
+from antiphon.limits.windows import SECOND_NS, ClockReading, SlidingWindow
 
 NOW = ClockReading(1_000 * SECOND_NS, 1_790_000_000.0)
 

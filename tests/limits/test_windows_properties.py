@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from antiphon.domain.limits import Amounts, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
-from antiphon.limits.counters import BUCKET, SECOND_NS
 from antiphon.limits.local import LocalLimiter
+from antiphon.limits.windows import BUCKET, SECOND_NS
 from antiphon.testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.limits.reference import Reference

@@ -10,8 +10,8 @@ from typing import Any
 from antiphon import dialects
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 from antiphon.dialects.common.fields import FieldScope
-from antiphon.dialects.jamai.wire_types import JamaiScope
-from antiphon.dialects.sgp.decode import SgpScope
+from antiphon.dialects.jamai.fields import JamaiScope
+from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.dialects.sgp.legacy import LegacyScope
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.events import (
-    CollectedGeneration,
     Event,
     Finished,
     FinishReason,
@@ -20,7 +20,6 @@ from antiphon.domain.events import (
     TextDelta,
     Usage,
     UsageSource,
-    collect,
 )
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED

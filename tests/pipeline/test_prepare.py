@@ -18,7 +18,7 @@ from antiphon.domain.request import (
 from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.attempt import prepare, remove_parameter
+from antiphon.pipeline.prepare import prepare, remove_parameter
 from antiphon.testing import ScriptedEngine
 
 TERMS = ReasoningTerms("effort", "budget")

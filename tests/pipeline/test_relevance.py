@@ -4,12 +4,13 @@ from array import array
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.memory import MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest
+from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (

@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
 from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Started, collect
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
+from antiphon.domain.events import Started
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.memory import LastMessages, Summary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest, Output, Ranking, RawPrompt
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval
+from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
 from antiphon.domain.limits import Measure, Window
 from antiphon.domain.request import GenerationRequest
 from antiphon.errors import (

@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import TextDelta, collect
+from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState

@@ -7,9 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Grant
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.limits import Measure
 from antiphon.domain.memory import MemoryReport, Summary
 from antiphon.domain.messages import Message, Role
@@ -21,6 +21,7 @@ from antiphon.domain.request import (
     Pooling,
     RawPrompt,
 )
+from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -36,8 +37,8 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.memory import BEFORE
-from antiphon.pipeline.remember import MAX_PARTS
 from antiphon.pipeline.run import Pipeline
+from antiphon.pipeline.summarise import MAX_PARTS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.scripted_engine import (
     SCRIPTED_PROFILE,

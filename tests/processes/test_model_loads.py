@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.child import SupervisorMessage
 from antiphon.engines.host.control import ChildState, HostOrder, Status
+from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.errors import LoadError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts, ModelLoads, choose_unloads
 from antiphon.processes.ipc import from_line

@@ -1,7 +1,7 @@
 """A renderer over the scripted token engine, and what it answers."""
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.request_template import TemplateHelper

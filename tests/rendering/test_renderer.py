@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage, collect
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, Usage
 from antiphon.domain.messages import Message, Role, Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.domain.values import replace

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import Started, collect
+from antiphon.domain.events import Started
 from antiphon.domain.request import (
     Constraint,
     ConstraintKind,

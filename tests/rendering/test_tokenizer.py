@@ -10,8 +10,8 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import TextPiece
 from antiphon.errors import Overloaded
-from antiphon.rendering.prompt import LONG_TEXT, QUEUE_LIMITS, FairTokenizer
 from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.tokenizer import LONG_TEXT, QUEUE_LIMITS, FairTokenizer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.rendering.scripted_renderer import answer, asking
 from tests.support.chat_templates import prove_here

@@ -12,9 +12,10 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, KeyKind, Project
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.reserve import LimitIndex

@@ -3,8 +3,9 @@
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.identity import Actor, KeyKind
+from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
+from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter

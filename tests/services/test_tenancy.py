@@ -9,15 +9,8 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import (
-    EVERY_RIGHT,
-    SERVICE_RIGHTS,
-    Actor,
-    ActorKind,
-    Grant,
-    KeyKind,
-    ProjectRole,
-)
+from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
+from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import (
     AuthenticationFailed,

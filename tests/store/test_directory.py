@@ -5,7 +5,9 @@ import random
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.identity import (
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import (
     Grant,
     Key,
     KeyKind,
@@ -15,8 +17,6 @@ from antiphon.domain.identity import (
     RecordingPolicy,
     User,
 )
-from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.prices import Price
 from antiphon.domain.values import fields, replace
 from antiphon.store import directory as module
 from antiphon.store.base import ChangeAuthor, Directory, StoredKey

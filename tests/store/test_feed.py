@@ -7,7 +7,7 @@ from queue import Empty, Queue
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.identity import Project
+from antiphon.domain.tenancy import Project
 from antiphon.errors import StoreUnavailable
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database

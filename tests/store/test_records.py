@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.identity import Project, RecordedRequest, RecordingPolicy, Redaction
+from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import NotFound
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.ledger import SqlRecords

@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace as replace_entry
 
-from antiphon.domain.identity import Project
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.prices import NANO, Price
+from antiphon.domain.tenancy import Project
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import ChangeAuthor, StaleDirectory

@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.domain.identity import Project
 from antiphon.domain.memory import KeptSummary
+from antiphon.domain.tenancy import Project
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.ledger import MAX_DIGESTS, SqlRecords, SqlSummaries
 

@@ -5,8 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from antiphon.domain.identity import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound
 from antiphon.store.base import ChangeAuthor, StoredKey

@@ -18,7 +18,7 @@ from antiphon.auth.keyring import SettingsKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
-from antiphon.dialects.jamai.organization import FEATURES
+from antiphon.dialects.jamai.features import FEATURES
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
@@ -29,7 +29,7 @@ from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
 from antiphon.http.server import create_server
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from antiphon.domain.context import SystemClock
-from antiphon.domain.identity import DEFAULT_PROJECT
+from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 

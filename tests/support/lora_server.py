@@ -26,7 +26,7 @@ from antiphon.domain.models import Aliases
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
@@ -35,8 +35,9 @@ from antiphon.rendering.renderer import AdapterRenderer, Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapter_store import NO_TOKEN, AdapterStore, HubAdapters
+from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.gguf import read_header
+from antiphon.weights.hub.adapters import NO_TOKEN, HubAdapters
 from tests.support.http_server import ProcessServed, Reply, serving_edge
 from tests.support.jobs import let_jobs_start
 

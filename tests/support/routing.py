@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import CollectedGeneration, collect
 from antiphon.domain.ledger import Entry, RouteTry
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState, PreparedRequest

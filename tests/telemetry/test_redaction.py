@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from antiphon.domain.identity import Redaction
-from antiphon.ledger.recorder import CUT_MARK, PATTERNS, PIECE_LENGTH, redact, redact_json
+from antiphon.domain.tenancy import Redaction
+from antiphon.telemetry.redaction import CUT_MARK, PATTERNS, PIECE_LENGTH, redact, redact_json
 
 ALL = frozenset(Redaction)
 

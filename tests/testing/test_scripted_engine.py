@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import FinishReason, Started, collect
+from antiphon.domain.events import FinishReason, Started
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineDied, EngineUnavailable

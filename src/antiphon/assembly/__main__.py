@@ -16,32 +16,18 @@ from typing import NoReturn
 
 import uvloop
 
-from antiphon.assembly.app_state import (
-    NodeClients,
-    TenancyParts,
-    build_adapters,
-    build_app_state,
-    build_tenancy,
-    complete_app_state,
-    open_accounting,
-)
+from antiphon.assembly.app_state import NodeClients, build_adapters, build_app_state, complete_app_state
 from antiphon.assembly.knowledge import add_knowledge, open_knowledge
-from antiphon.assembly.models import (
-    ModelSources,
-    ReloadClient,
-    ServedParts,
-    SettingsReloader,
-    SupervisorInbox,
-    build_models,
-    connect_engines,
-)
+from antiphon.assembly.models import ModelSources, build_models, connect_engines
+from antiphon.assembly.reload import ReloadClient, ServedParts, SettingsReloader, SupervisorInbox
+from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.context import SystemClock, Tracer
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host import control
-from antiphon.engines.host.child import ReloadOrder
+from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.supervisor_messages import ReloadOrder
 from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import (
     AntiphonError,
@@ -115,7 +101,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     ):
         inbox = SupervisorInbox(hosts, reloads := ReloadClient(status))
         lifeline.watch(inbox.receive, lambda: _exit_orphaned(config.runtime))
-        path = control.build_coordinator_path(Path(config.runtime))
+        path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         open_local = partial(open_coordinator, settings, path, clock, database)
         tenancy = accounting = None
@@ -299,7 +285,7 @@ async def _fetch_profile(host: HostTokenEngine, route: ModelRoute) -> None:
 def _exit_orphaned(directory: str) -> None:
     """Ends this process after the supervisor has died, because nobody else would stop it. `directory`: the
     runtime directory."""
-    control.remove_unused_directory(Path(directory))
+    runtime.remove_unused_directory(Path(directory))
     os._exit(1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from antiphon.assembly.app_state import TenancyParts
+from antiphon.assembly.tenancy import TenancyParts
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind, Right
@@ -13,7 +13,7 @@ from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import Engine, EngineState, TokenizerEngine
-from antiphon.engines.host import control
+from antiphon.engines.host import runtime
 from antiphon.engines.host.control import HttpConfig, StatusPipe
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
@@ -23,7 +23,7 @@ from antiphon.errors import (
     ModelNotLoaded,
     UnsupportedParameter,
 )
-from antiphon.http.services import AppState, Runner
+from antiphon.http.state import AppState, Runner
 from antiphon.pipeline.routing import resolve
 from antiphon.processes.knowledge.client import connect_knowledge
 from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
@@ -60,7 +60,7 @@ async def open_knowledge(
     if settings.knowledge.directory is None:
         yield None
         return
-    path = control.build_knowledge_path(Path(config.runtime))
+    path = runtime.build_knowledge_path(Path(config.runtime))
     async with connect_knowledge(path, status.ask_knowledge) as index:
         yield index
 

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from antiphon.domain.identity import Actor, Project, ProjectRole, User
+from antiphon.domain.identity import Actor
+from antiphon.domain.tenancy import Project, ProjectRole, User
 from antiphon.domain.values import Struct, Value
 from antiphon.store.base import Directory, StoredKey
 

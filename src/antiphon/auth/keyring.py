@@ -12,17 +12,14 @@ from collections.abc import Callable
 from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, PREFIX, Pepper
 from antiphon.domain.identity import (
-    DEFAULT_PROJECT,
     EVERY_RIGHT,
     READER_RIGHTS,
     SERVICE_RIGHTS,
     WRITER_RIGHTS,
     Actor,
     ActorKind,
-    Key,
-    KeyKind,
-    ProjectRole,
 )
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, ProjectRole
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, StoredKey
 

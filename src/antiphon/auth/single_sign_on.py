@@ -21,15 +21,8 @@ import jwt
 
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
-from antiphon.domain.identity import (
-    EVERY_RIGHT,
-    NAME_PATTERN,
-    Actor,
-    ActorKind,
-    Membership,
-    ProjectRole,
-    User,
-)
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
 from antiphon.domain.values import Struct
 from antiphon.errors import AuthenticationFailed, Conflict, IssuerUnavailable, NotFound
 from antiphon.settings.server import is_loopback

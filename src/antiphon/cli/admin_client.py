@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from antiphon.cli.console import (
+from antiphon.cli.output import (
     FORBIDDEN,
     KEY_VARIABLE,
     UNAUTHORIZED,
@@ -29,8 +29,8 @@ from antiphon.cli.console import (
     note,
     report_errors,
 )
-from antiphon.domain.identity import DEFAULT_PROJECT
 from antiphon.domain.limits import Subject
+from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 

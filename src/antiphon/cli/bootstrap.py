@@ -20,7 +20,7 @@ from antiphon.auth.secrets import (
 )
 from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import find_home
-from antiphon.domain.identity import Key, KeyKind
+from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
 from antiphon.settings.schema import Settings, replace_keys
 from antiphon.store.base import ChangeAuthor, StoredKey, TenancyStore

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from antiphon.cli.console import CallFailed, ServerUnreachable
+from antiphon.cli.output import CallFailed, ServerUnreachable
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 600.0

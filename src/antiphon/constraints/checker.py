@@ -3,9 +3,6 @@
 The process starts with the first constraint and checks one constraint at a time. A constraint that ends the
 process is refused, and the next constraint starts a new process. If the machine or another program ended the
 process, the constraint is not refused: the caller should try again.
-
-`SegmentedLRU` is the cache. It has separate shares for new and for reused values, so a caller who sends new
-values each time pushes out only new values.
 """
 
 import asyncio
@@ -14,14 +11,14 @@ import logging
 import os
 import sys
 from asyncio.subprocess import Process
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from msgspec import Struct, convert, to_builtins
 
 from antiphon.constraints.grammar_types import Grammar
+from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import (
     EngineBusy,
@@ -33,69 +30,6 @@ from antiphon.errors import (
 )
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_killed
 from antiphon.telemetry.logs import record
-
-REUSED_SHARE = 3 / 4
-"""The share of the size for values that were used again."""
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class _Entry(Struct, Generic[Value], frozen=True):
-    value: Value
-    size: int
-
-
-class SegmentedLRU(Generic[Key, Value]):
-    """A cache of values by key. It is not thread safe."""
-
-    def __init__(self, capacity: int, max_entries: int) -> None:
-        """`capacity`: the largest sum of all sizes, in the callers' unit. `max_entries`: the most values."""
-        self._capacity = capacity
-        self._max_entries = max_entries
-        self._new: OrderedDict[Key, _Entry[Value]] = OrderedDict()
-        """Values that were used once. Both dictionaries are in the order of last use, the latest last."""
-        self._reused: OrderedDict[Key, _Entry[Value]] = OrderedDict()
-        self._size = self._reused_size = 0
-
-    def __len__(self) -> int:
-        return len(self._new) + len(self._reused)
-
-    @property
-    def held_size(self) -> int:
-        """The sum of all sizes."""
-        return self._size
-
-    def get(self, key: Key) -> Value | None:
-        """Returns the value of a key; None if the cache does not have it."""
-        entry = self._reused.get(key)
-        if entry is not None:
-            self._reused.move_to_end(key)
-            return entry.value
-        entry = self._new.pop(key, None)
-        if entry is None:
-            return None
-        self._reused[key] = entry
-        self._reused_size += entry.size
-        while (
-            self._reused_size > REUSED_SHARE * self._capacity
-            or len(self._reused) > REUSED_SHARE * self._max_entries
-        ):
-            oldest_key, oldest = self._reused.popitem(last=False)
-            self._reused_size -= oldest.size
-            self._new[oldest_key] = oldest
-        return entry.value
-
-    def put(self, key: Key, value: Value, size: int) -> None:
-        """Stores a value, unless the key already has a value. Removes the least recently used values as
-        needed."""
-        if key in self._new or key in self._reused:
-            return
-        self._new[key] = _Entry(value, size)
-        self._size += size
-        while self._new and (self._size > self._capacity or len(self) > self._max_entries):
-            self._size -= self._new.popitem(last=False)[1].size
-
 
 HEADER = 4
 """The bytes of the length before each frame."""

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.constraints.checker import Checker, SegmentedLRU
+from antiphon.constraints.checker import Checker
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import (
     DEAD_END,
@@ -31,6 +31,7 @@ from antiphon.constraints.matching import (
     TokenTable,
     is_caused_by_constraint,
 )
+from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.request import Constraint
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable

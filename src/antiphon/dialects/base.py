@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from antiphon.domain.context import Context, Origin, RequestProgress, Span
 from antiphon.domain.events import Event
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Key, Project, Right
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.models import (
     Adapter,
@@ -31,6 +31,7 @@ from antiphon.domain.request import (
     Ranking,
     RerankRequest,
 )
+from antiphon.domain.tenancy import Key, Project
 from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError
 from antiphon.retrieval.knowledge import KnowledgeTables

@@ -1,5 +1,4 @@
-"""The events of a generation, its token usage and log-probabilities, and the complete answer that `collect`
-makes.
+"""The events of a generation, its token usage and its log-probabilities.
 
 A stream contains one Started, then deltas and one Finished for each choice, and Usage as the last event. It
 also contains one PromptScored for each prompt whose scores the caller requests. A request that retrieves has
@@ -11,15 +10,13 @@ Started comes with the first token, so a failure before it is an ordinary error.
 
 import dataclasses
 from array import array
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from math import isnan
 from typing import overload
 
-from antiphon.domain.messages import ToolCall
 from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.domain.values import Struct, Value
 
@@ -330,163 +327,3 @@ RetrievalEvent = References | UnknownCitations
 """The events that retrieval adds to a stream."""
 
 Event = Started | PromptScored | Delta | Finished | DiscardedTokens | RetrievalEvent | Usage
-
-
-class Speech(Value, frozen=True):
-    """The spoken answer of one choice."""
-
-    id: str | None
-    """The vendor's id, by which the next request refers to it."""
-    data: str
-    """The recording in base64."""
-    transcript: str
-    expires_at: int | None
-    """The Unix time until which the vendor keeps the speech."""
-
-
-def join_speech(deltas: Sequence[SpeechDelta]) -> Speech | None:
-    """Joins the parts of a spoken answer; None if there are none."""
-    if not deltas:
-        return None
-    return Speech(
-        next((delta.id for delta in deltas if delta.id is not None), None),
-        "".join([delta.data for delta in deltas]),
-        "".join([delta.transcript for delta in deltas]),
-        next((delta.expires_at for delta in deltas if delta.expires_at is not None), None),
-    )
-
-
-class CollectedChoice(Value, frozen=True):
-    """One complete choice."""
-
-    index: int
-    text: str
-    reason: FinishReason
-    scores: Scores | None = None
-    """Log-probabilities of the choice's tokens; None if the caller does not request them."""
-    calls: tuple[ToolCall, ...] = ()
-    """The tool calls in the order in which they began."""
-    reasoning: str = ""
-    """The reasoning before the text, where the model shows it."""
-    ids: tuple[int, ...] = ()
-    """Token ids, as many as `scores`, if the caller requests them."""
-    thinking_blocks: tuple[Mapping[str, object], ...] = ()
-    """The vendor's blocks of reasoning, which the vendor needs back."""
-    speech: Speech | None = None
-    """The spoken answer, if the caller requests one."""
-
-
-class CollectedGeneration(Value, frozen=True):
-    """Everything in a stream that has ended."""
-
-    choices: tuple[CollectedChoice, ...]
-    usage: Usage
-    prompts: tuple[tuple[int, ...], ...] = ()
-    """The token ids of each prompt, if the caller requests them."""
-    prompt_scores: tuple[Scores, ...] = ()
-    """The scores of each prompt's tokens, if the caller requests them."""
-    references: References | None = None
-    """The chunks found in a knowledge table, if the request retrieves."""
-    unknown_citations: tuple[int, ...] = ()
-    """The numbers that the model cited, and that are the number of no chunk in `references`."""
-
-
-class _ChoiceCollector:
-    """Collects the parts of one choice."""
-
-    __slots__ = (
-        "arguments",
-        "blocks",
-        "end",
-        "ids",
-        "reasoning",
-        "scores",
-        "speech",
-        "started_calls",
-        "text",
-    )
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.started_calls: list[ToolCallStarted] = []
-        self.arguments: dict[int, list[str]] = {}
-        """The parts of each call's arguments, by the call's number."""
-        self.blocks: list[Mapping[str, object]] = []
-        self.speech: list[SpeechDelta] = []
-        self.scores: list[Scores] = []
-        self.ids: list[int] = []
-        self.end: Finished | None = None
-
-    def add(self, event: Delta | Finished) -> None:
-        """Adds the next event."""
-        if isinstance(event, TextDelta):
-            self.text.append(event.text)
-        elif isinstance(event, Finished):
-            self.end = event
-        elif isinstance(event, ReasoningDelta):
-            self.reasoning.append(event.text)
-        elif isinstance(event, ToolCallStarted):
-            self.started_calls.append(event)
-        elif isinstance(event, ThinkingBlock):
-            self.blocks.append(event.block)
-        elif isinstance(event, SpeechDelta):
-            self.speech.append(event)
-        else:
-            self.arguments.setdefault(event.index, []).append(event.arguments)
-        if event.scores:
-            self.scores.append(event.scores)
-        if event.ids:
-            self.ids.extend(event.ids)
-
-    def build_choice(self, index: int, end: Finished) -> CollectedChoice:
-        """Builds the complete choice from the collected parts."""
-        scores = None if end.scores is None else join_scores(self.scores)
-        calls = tuple(
-            [
-                ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ())), call.signature)
-                for call in self.started_calls
-            ]
-        )
-        text, reasoning = "".join(self.text), "".join(self.reasoning)
-        ids, blocks, speech = tuple(self.ids), tuple(self.blocks), join_speech(self.speech)
-        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks, speech)
-
-
-async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
-    """Collects a whole stream. Raises the errors of the stream, and ValueError if the events are in a wrong
-    order."""
-    choices: defaultdict[int, _ChoiceCollector] = defaultdict(_ChoiceCollector)
-    usage: Usage | None = None
-    prompts: tuple[tuple[int, ...], ...] = ()
-    prompt_scores: dict[int, Scores] = {}
-    references: References | None = None
-    unknown_citations: tuple[int, ...] = ()
-    async for event in events:
-        if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
-            choices[event.choice].add(event)
-        elif isinstance(event, Usage):
-            usage = event
-        elif isinstance(event, Started):
-            prompts = event.prompts
-        elif isinstance(event, PromptScored):
-            prompt_scores[event.prompt] = event.scores
-        elif isinstance(event, References):
-            references = event
-        elif isinstance(event, UnknownCitations):
-            unknown_citations = event.numbers
-        elif not isinstance(event, DiscardedTokens):
-            choices[event.choice].add(event)
-    if usage is None:
-        raise ValueError("the stream ended without usage")
-    collected = [
-        choice.build_choice(index, choice.end) for index, choice in sorted(choices.items()) if choice.end
-    ]
-    return CollectedGeneration(
-        tuple(collected),
-        usage,
-        prompts,
-        tuple(scores for _, scores in sorted(prompt_scores.items())),
-        references,
-        unknown_citations,
-    )

@@ -26,24 +26,22 @@ from antiphon.domain.ledger import NOTHING
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
+from antiphon.http.connection import Connection, get_connection
+from antiphon.http.errors import SERVER_ERROR, record_failure, record_refusal, send_error, to_api_error
+from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
 from antiphon.http.responses import (
     RATE_LIMIT_HEADERS,
-    SERVER_ERROR,
     EventWriter,
     StreamTimeouts,
     build_limit_headers,
-    record_failure,
-    record_refusal,
-    send_error,
     send_file,
     send_response,
-    to_api_error,
 )
-from antiphon.http.running_requests import ClientLeft, Connection, cancel_on_disconnect, get_connection
 from antiphon.http.server_status import declare_front_page, declare_health, declare_info, declare_metrics
-from antiphon.http.services import AppState, ServerServices, group_headers
+from antiphon.http.services import ServerServices
+from antiphon.http.state import AppState, group_headers
 
 UNKNOWN_PATH = "other"
 """The metrics label of every unknown path. So paths that callers invent never become labels."""

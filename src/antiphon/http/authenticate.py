@@ -16,7 +16,7 @@ from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
 
 MAX_CREDENTIAL_BYTES = 8192

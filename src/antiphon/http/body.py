@@ -9,8 +9,9 @@ from starlette.types import Receive
 from antiphon.dialects.base import JSON, Request, RequestBody
 from antiphon.errors import BodyTooLarge, RequestTimedOut, UnsupportedMediaType
 from antiphon.http.body_budget import BodyCounter
-from antiphon.http.running_requests import ClientLeft, Connection
-from antiphon.http.services import AppState
+from antiphon.http.connection import Connection
+from antiphon.http.in_flight import ClientLeft
+from antiphon.http.state import AppState
 
 JSON_TYPE = JSON.encode()
 

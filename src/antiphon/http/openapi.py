@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint, Request, Response, Services
-from antiphon.dialects.common.field_table import BRACES, build_operation, build_schemas, list_shapes
+from antiphon.dialects.common.openapi_schemas import BRACES, build_operation, build_schemas, list_shapes
 from antiphon.domain.identity import Right
 from antiphon.errors import (
     AntiphonError,
@@ -36,17 +36,11 @@ from antiphon.errors import (
     StoreUnavailable,
     UnsupportedMediaType,
 )
+from antiphon.http.errors import CLIENT_RETRY_STATUSES, SERVER_ERROR, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.knowledge import list_knowledge_endpoints
-from antiphon.http.responses import (
-    CLIENT_RETRY_STATUSES,
-    RATE_LIMIT_HEADERS,
-    SERVER_ERROR,
-    TOO_MANY,
-    UNAUTHORIZED,
-    UNAVAILABLE,
-)
+from antiphon.http.responses import RATE_LIMIT_HEADERS
 from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 
 PAGE_HEADERS = (
     (

@@ -37,14 +37,8 @@ from uvicorn.server import ServerState
 from antiphon.dialects.base import Dialect
 from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, EngineUnavailable, HeadersTooLarge, RequestError, RequestTimedOut
-from antiphon.http.running_requests import (
-    CONNECTION,
-    Connection,
-    OutgoingData,
-    SlowClientWatch,
-    get_connection,
-)
-from antiphon.http.services import AppState
+from antiphon.http.connection import CONNECTION, Connection, OutgoingData, SlowClientWatch, get_connection
+from antiphon.http.state import AppState
 from antiphon.telemetry.logs import record
 
 MAX_HEADER_BYTES = 1 << 16

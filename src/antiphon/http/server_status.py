@@ -20,8 +20,8 @@ from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, ObservableEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
-from antiphon.http.responses import DEFAULT_RETRY_AFTER
-from antiphon.http.services import AppState
+from antiphon.http.errors import DEFAULT_RETRY_AFTER
+from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.domain.values import Struct
 from antiphon.errors import LimitsUnavailable
-from antiphon.limits.counters import BUCKET, BUCKETS, find_period, find_period_bounds
-from antiphon.limits.local import build_refusal, pick_longest
+from antiphon.limits.refusals import build_refusal, pick_longest
+from antiphon.limits.windows import BUCKET, BUCKETS, find_period, find_period_bounds
 
 MICROSECOND = 1_000
 """Nanoseconds."""

@@ -23,7 +23,7 @@ from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, SettingsError
-from antiphon.limits.counters import BudgetWatch, Seeder, SeedReader
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter, claim_amount
 from antiphon.limits.lua_scripts import (
     CONCURRENT_KIND,
@@ -36,6 +36,7 @@ from antiphon.limits.lua_scripts import (
     encode_seed,
     get_counter_kind,
 )
+from antiphon.limits.seeding import Seeder, SeedReader
 from antiphon.telemetry.logs import record
 
 UNAUTHENTICATED = "already authenticated"

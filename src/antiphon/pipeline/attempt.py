@@ -1,9 +1,8 @@
 """Starts a request on one of a model's routes, and tries other routes until the first event arrives.
 
-A request is prepared on each route, without the optional parameters that the route's engine lacks. After a
-failure of an engine or a vendor the next route is tried, with at most three attempts in all. A route that
-does not support the request does not count as an attempt. An error that every route would repeat ends the
-request.
+After a failure of an engine or a vendor the next route is tried, with at most three attempts in all. A route
+that does not support the request does not count as an attempt. An error that every route would repeat ends
+the request.
 
 A restarting engine refuses with a retryable error. If no other route is ready, the request waits for the
 engine, at most `restart_patience` seconds. For a model that is being loaded it waits until its deadline. So
@@ -20,9 +19,8 @@ from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning, SamplingOptions
-from antiphon.domain.values import replace
-from antiphon.engines.base import Engine, EngineState, PreparedRequest, RequestSize
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import (
     AntiphonError,
@@ -37,6 +35,7 @@ from antiphon.errors import (
     ProviderUnavailable,
     UnsupportedParameter,
 )
+from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.routing import (
     LOADS_ON_REQUEST,
     RoutePolicy,
@@ -49,50 +48,6 @@ from antiphon.pipeline.routing import (
     is_full,
     request_loads,
 )
-
-
-async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:
-    """Prepares the request, and records in the progress which optional parameters were removed. Raises
-    UnsupportedParameter for a parameter that is not optional, or another RequestError."""
-    removed_names: tuple[str, ...] = ()
-    while True:
-        try:
-            prepared = await engine.prepare(request, context)
-        except UnsupportedParameter as error:
-            name = error.param or ""
-            if name not in request.optional:
-                raise
-        else:
-            context.progress.unread += removed_names
-            return prepared
-        request, removed_names = remove_parameter(request, name), (*removed_names, name)
-
-
-def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest:
-    """Returns the request without one of its optional parameters."""
-    request = replace(request, optional=request.optional - {name})
-    if name in SamplingOptions.__struct_fields__:
-        return replace(request, sampling=replace(request.sampling, **{name: None}))
-    if name == "stop":
-        return replace(request, output=replace(request.output, stop=()))
-    remove_option = partial(_remove_reasoning_option, name)
-    return replace(
-        request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)
-    )
-
-
-def _change_reasoning(prompt: Prompt, change: Callable[[Reasoning], Reasoning]) -> Prompt:
-    """Returns the prompt with its reasoning changed. A raw prompt has no reasoning."""
-    return replace(prompt, reasoning=change(prompt.reasoning)) if isinstance(prompt, Conversation) else prompt
-
-
-def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
-    """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
-    option to remove."""
-    if name == reasoning.terms.effort:
-        return replace(reasoning, effort=None, wanted=False)
-    return replace(reasoning, budget=None) if name == reasoning.terms.budget else reasoning
-
 
 T = TypeVar("T")
 

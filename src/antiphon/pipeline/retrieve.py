@@ -39,8 +39,10 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.pipeline.attempt import prepare, try_routes
-from antiphon.pipeline.child_calls import ChildCalls, name_model_in_errors, require_conversation
+from antiphon.pipeline.attempt import try_routes
+from antiphon.pipeline.child import ChildCalls, name_model_in_errors
+from antiphon.pipeline.count_prompt import require_conversation
+from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
 from antiphon.retrieval.base import (
     FUSED_HITS,

@@ -13,7 +13,7 @@ from antiphon.domain.context import Clock
 from antiphon.domain.limits import BudgetWarning, Measure
 from antiphon.domain.prices import format_money
 from antiphon.errors import StoreUnavailable
-from antiphon.limits.counters import BudgetWatch
+from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.base import WarningStore
 from antiphon.task_group import task_group

@@ -21,16 +21,11 @@ from typing import TypeVar
 
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, SupervisorMessage, start_child
-from antiphon.engines.host.control import (
-    ChildState,
-    EngineStateNotice,
-    HostConfig,
-    HostOrder,
-    Status,
-    build_socket_path,
-)
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
+from antiphon.engines.host.control import ChildState, EngineStateNotice, HostConfig, HostOrder, Status
 from antiphon.engines.host.ray.config import ClusterAddress
+from antiphon.engines.host.runtime import build_socket_path
+from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.cluster import DRIVER, ReplicaEngine, build_driver_config, filter_ray_environment
 from antiphon.processes.ipc import to_line

@@ -33,9 +33,8 @@ from antiphon.domain.values import Struct
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.confine import find_other_user
-from antiphon.engines.host.control import (
-    CoordinatorConfig,
-    HttpConfig,
+from antiphon.engines.host.control import CoordinatorConfig, HttpConfig
+from antiphon.engines.host.runtime import (
     build_coordinator_path,
     build_knowledge_path,
     create_runtime_directory,
@@ -45,15 +44,8 @@ from antiphon.processes.cluster import ClusterNode, find_cluster
 from antiphon.processes.engine_hosts import HOST_VARIABLES, EngineHost, EngineHosts, ModelLoads
 from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.server import KnowledgeConfig, clear_pause, write_pause
-from antiphon.processes.workers import (
-    HOST_DEADLINE,
-    MARGIN,
-    RETIRE_SIGNAL,
-    Reloadable,
-    ReloadHooks,
-    Reloads,
-    Workers,
-)
+from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
+from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
 from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.schema import Settings, encode_settings, find_knowledge_database
 from antiphon.telemetry.logs import record

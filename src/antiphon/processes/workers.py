@@ -1,37 +1,19 @@
-"""Starts, watches and replaces the HTTP processes of one server, and reloads the settings. The processes
-share one socket.
+"""Starts, watches and replaces the HTTP processes of one server. They share one socket.
 
-A reload checks the file, loads new models, and switches all HTTP processes to the new settings. It is atomic.
-An error in the file, in a model, or in one HTTP process refuses all of it, and nothing changes. Reloads run
-one after the other. The supervisor supplies a function that starts a process.
+The supervisor supplies a function that starts a process.
 """
 
 import asyncio
-import itertools
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from antiphon.domain.values import Struct, field, replace
+from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.child import (
-    DEATHS,
-    WINDOW,
-    Child,
-    ChildWatch,
-    ReloadOrder,
-    ReloadReply,
-    ReloadStep,
-    SupervisorMessage,
-)
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
 from antiphon.engines.host.control import ChildState, Status
-from antiphon.errors import AntiphonError, ErrorReport, SettingsError, StartupError
-from antiphon.processes.engine_hosts import EngineHost, EngineHosts
-from antiphon.processes.ipc import to_line
-from antiphon.settings.models import list_host_names
-from antiphon.settings.schema import ReloadReport, Settings, compare_settings, encode_settings
-from antiphon.settings.server import ServerSettings
+from antiphon.errors import AntiphonError, ErrorReport, StartupError
 from antiphon.telemetry.logs import record
 
 RETIRE_SIGNAL = signal.SIGUSR2
@@ -248,165 +230,3 @@ class Workers:
         self._in_replacement.add(old_worker)
         group.create_task(old_worker.watch.stop(self._retire_timeout, RETIRE_SIGNAL))
         return None
-
-
-HOST_DEADLINE = 5.0
-"""Seconds in which an engine host must end by itself."""
-
-PREPARE_S = 30.0
-"""Seconds in which an HTTP process must prepare. It proves the templates of new local models in this time."""
-
-APPLY_S = 5.0
-"""Seconds in which an HTTP process must apply the prepared change. It takes milliseconds."""
-
-LoadSettings = Callable[[Settings], tuple[Settings, tuple[str, ...]]]
-"""Loads and checks the settings again, from the same sources as at the start. The parameter is the current
-settings. Returns the new ones, and the names of settings that only a restart applies. Raises a
-StartupError."""
-
-
-class ReloadHooks(Struct, frozen=True):
-    """The functions that the command line supplies."""
-
-    load: LoadSettings
-    on_end: Callable[[ReloadReport | None, str | None], None] = lambda *_: None
-    """Called at the end of each reload, with its report or the reason of its refusal."""
-
-
-class Reloadable(Struct, frozen=True):
-    """The state of the supervisor that a reload changes."""
-
-    hosts: EngineHosts
-    workers: Workers
-    get_settings: Callable[[], Settings]
-    set_settings: Callable[[Settings], None]
-
-
-class Reloads(Struct):
-    """The reloads of one server. `run` must run in a task."""
-
-    server_state: Reloadable
-    hooks: ReloadHooks | None
-    tasks: asyncio.TaskGroup
-    """Runs new engine hosts until the server ends."""
-    _waiting: asyncio.Queue[Callable[[ReloadReply], None]] = field(default_factory=asyncio.Queue)
-    """For each requested reload, the function that sends its reply."""
-    _order_numbers: "itertools.count[int]" = field(default_factory=itertools.count)
-
-    def request(self) -> None:
-        """Requests a reload. Does not wait."""
-        self._waiting.put_nowait(lambda _: None)
-
-    def request_for(self, number: int, send_line: Callable[[bytes], None]) -> None:
-        """Requests a reload for an HTTP process. `number`: the process's number for its request, which the
-        reply repeats. `send_line` sends the reply to the process."""
-        self._waiting.put_nowait(
-            lambda reply: send_line(to_line(SupervisorMessage(reply=replace(reply, number=number))))
-        )
-
-    async def run(self) -> None:
-        """Runs the requested reloads, one after the other."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                send_reply = await self._waiting.get()
-                send_reply(await self._reload(group))
-
-    async def _reload(self, group: asyncio.TaskGroup) -> ReloadReply:
-        """Runs one reload, and returns its report or its refusal."""
-        report = problem = None
-        try:
-            report = await self._switch_settings(group)
-            record("reloaded", changes=report.describe())
-        except AntiphonError as error:
-            problem = ErrorReport.from_error(error)
-            record("reload_refused", logging.ERROR, error=error.message)
-        if self.hooks is not None:
-            self.hooks.on_end(report, None if problem is None else problem.message)
-        return ReloadReply(0, report, problem)
-
-    async def _switch_settings(self, group: asyncio.TaskGroup) -> ReloadReport:
-        """Loads the settings, and switches the server to them. Raises the error that refuses the reload."""
-        if self.hooks is None:
-            raise SettingsError(
-                "this server was started without a function that loads its settings again; restart it"
-            )
-        old_settings = self.server_state.get_settings()
-        new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
-        added = self.server_state.hosts.add(
-            [model for model in new_settings.models if model not in old_settings.models]
-        )
-        try:
-            await self._load_models(added)
-            await self._prepare(new_settings, added)
-        except BaseException:
-            await self.server_state.hosts.stop(added, HOST_DEADLINE)
-            raise
-        late_processes = await self._apply(new_settings, added, group)
-        return replace(
-            compare_settings(old_settings, new_settings, restart_only), unconfirmed_processes=late_processes
-        )
-
-    async def _load_models(self, added: Sequence[EngineHost]) -> None:
-        """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot
-        be loaded. Does not load models with load = "request"."""
-        added = [host for host in added if not host.is_on_request]
-        for host in added:
-            self.tasks.create_task(self.server_state.hosts.keep_running(host))
-        for host in added:
-            await host.settled.wait()
-            if host.info is None:
-                reason = host.error.message if host.error else "its process ended"
-                raise SettingsError(f"the model {host.name} cannot be loaded: {reason}")
-
-    async def _prepare(self, new_settings: Settings, added: Sequence[EngineHost]) -> None:
-        """Makes all HTTP processes build the objects of the new settings. If a process refuses, makes all of
-        them drop these objects, and raises its error."""
-        order = self._build_order(ReloadStep.PREPARE, new_settings, added)
-        refusals, _ = await self.server_state.workers.ask(
-            to_line(SupervisorMessage(order=order)), order.number, PREPARE_S
-        )
-        if refusals:
-            drop_order = self._build_order(ReloadStep.DROP, new_settings, added)
-            await self.server_state.workers.ask(
-                to_line(SupervisorMessage(order=drop_order)), drop_order.number, APPLY_S
-            )
-            raise refusals[0].to_exception()
-
-    async def _apply(
-        self, new_settings: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
-    ) -> tuple[str, ...]:
-        """Makes all HTTP processes use the new settings. Returns the names of the processes that do not
-        confirm this in time. Hosts of removed models end after their last requests."""
-        order = self._build_order(ReloadStep.APPLY, new_settings, added)
-        names = [name for model in new_settings.models for name in list_host_names(model)]
-        unused = self.server_state.hosts.assign(added, names)
-        self.server_state.set_settings(new_settings)  # new HTTP processes now start with these
-        for host in unused:
-            group.create_task(self._end_host(host, new_settings.server))
-        _, late_processes = await self.server_state.workers.ask(
-            to_line(SupervisorMessage(order=order)), order.number, APPLY_S
-        )
-        return late_processes
-
-    async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
-        """Ends a host when no call needs it, or after the retire timeout. Before that, waits for the drain
-        timeout, for requests that have not reached the host yet."""
-        host.watch.forbid_restart()
-        await asyncio.sleep(server.drain_timeout)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(server.retire_timeout):
-                await host.unload_when_idle()
-        await self.server_state.hosts.stop([host], HOST_DEADLINE)
-
-    def _build_order(
-        self, step: ReloadStep, new_settings: Settings, added: Sequence[EngineHost]
-    ) -> ReloadOrder:
-        """Builds the order of a step, with the sockets after the reload."""
-        new_sockets = {host.name: host.socket for host in added}
-        sockets = self.server_state.hosts.sockets | new_sockets
-        served_sockets = {
-            name: sockets[name] for model in new_settings.models for name in list_host_names(model)
-        }
-        return ReloadOrder(
-            next(self._order_numbers), step, encode_settings(new_settings).decode(), served_sockets
-        )

@@ -18,10 +18,10 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
-from antiphon.rendering.logprobs import PromptEcho, PromptLogprobs, compute_layout
+from antiphon.rendering.echo import PromptEcho, compute_layout
+from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import (
-    TextTokenizer,
     blame_field,
     context_sentence,
     describe_prompt,
@@ -30,6 +30,7 @@ from antiphon.rendering.prompt import (
     require_token_ids,
 )
 from antiphon.rendering.reasoning import ReasoningPosition
+from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_SCORES = 1 << 20
 """The most log-probabilities of one answer, including alternatives. They are about 30 megabytes of JSON.

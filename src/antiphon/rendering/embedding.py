@@ -28,8 +28,9 @@ from antiphon.domain.values import Struct
 from antiphon.engines.base import EmbeddingEngine, RequestSize, TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompt import TextTokenizer, require_token_ids, tokenize_text
+from antiphon.rendering.prompt import require_token_ids, tokenize_text
 from antiphon.rendering.rendered_request import build_deadline_error
+from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
 
 T = TypeVar("T")

@@ -19,13 +19,8 @@ from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenS
 from antiphon.errors import AntiphonError, DeadlineExceeded, EngineDied, EngineUnavailable
 from antiphon.rendering.choice_decoder import ChoiceDecoder, build_decode_options
 from antiphon.rendering.context_window import FittedPrompt
-from antiphon.rendering.logprobs import (
-    ScoredDecoder,
-    ScoreOptions,
-    choose_best,
-    generate_nothing,
-    repeat_prompt,
-)
+from antiphon.rendering.echo import generate_nothing, repeat_prompt
+from antiphon.rendering.logprobs import ScoredDecoder, ScoreOptions, choose_best
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.output_parser import OutputParser
 from antiphon.task_group import task_group

@@ -48,18 +48,12 @@ from antiphon.rendering.model_info import (
     with_template,
 )
 from antiphon.rendering.output_parser import constrain_calls, constrain_prompt
-from antiphon.rendering.prompt import (
-    QUEUE_LIMITS,
-    FairTokenizer,
-    encode,
-    render_prompt,
-    require_token_ids,
-    tokenize_banned_words,
-)
+from antiphon.rendering.prompt import encode, render_prompt, require_token_ids
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, build_deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.environment import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.rendering.tokenizer import QUEUE_LIMITS, FairTokenizer, tokenize_banned_words
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ project as a whole. Every caller sees the limits of their own key, user and proj
 
 from collections.abc import Mapping
 
-from antiphon.domain.identity import Actor, ActorKind, Key
+from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, LimitStatus, Subject
+from antiphon.domain.tenancy import Key
 from antiphon.domain.values import replace
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter

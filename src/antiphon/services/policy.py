@@ -7,19 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from antiphon.auth.base import DirectoryIndex
-from antiphon.domain.identity import (
-    EVERYTHING,
-    Actor,
-    ActorKind,
-    Grant,
-    Key,
-    KeyKind,
-    Project,
-    ProjectRole,
-    User,
-    is_within,
-)
+from antiphon.domain.identity import Actor, ActorKind, is_within
 from antiphon.domain.limits import Limit, Measure, Subject, Window, explain_too_large
+from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, ProjectRole, User
 from antiphon.domain.values import Struct, asdict
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.store.base import Directory

@@ -9,8 +9,9 @@ actor cannot see is reported as not found. `AccessTokens` is for dialects whose 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
-from antiphon.domain.identity import Actor, AuditEntry, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
+from antiphon.domain.tenancy import AuditEntry, Key, KeyKind, Membership, Project, ProjectRole, User
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue, NotFound
 from antiphon.services.changes import DirectoryChanges, replace_by_id

@@ -11,15 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from antiphon.domain.identity import (
-    Actor,
-    ActorKind,
-    Project,
-    ProjectRole,
-    RecordedRequest,
-    RecordingPolicy,
-    Right,
-)
+from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import (
     Condition,
     Dimension,
@@ -31,6 +23,7 @@ from antiphon.domain.ledger import (
     Tag,
 )
 from antiphon.domain.prices import find_currency
+from antiphon.domain.tenancy import Project, ProjectRole, RecordedRequest, RecordingPolicy
 from antiphon.domain.values import replace
 from antiphon.errors import NotFound, PermissionDenied
 from antiphon.services.changes import DirectoryChanges, replace_by_id

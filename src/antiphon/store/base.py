@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from antiphon.domain.identity import AuditEntry, Key, Membership, Project, RecordedRequest, User
 from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
 from antiphon.domain.values import Struct
 
 

@@ -24,7 +24,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
-from antiphon.domain.identity import (
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import (
     Grant,
     Key,
     KeyKind,
@@ -35,8 +37,6 @@ from antiphon.domain.identity import (
     Redaction,
     User,
 )
-from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.prices import Price
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema

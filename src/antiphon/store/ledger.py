@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.events import UsageSource
-from antiphon.domain.identity import RecordedRequest
 from antiphon.domain.ledger import (
     ABORTED,
     CANCELLED,
@@ -37,6 +36,7 @@ from antiphon.domain.ledger import (
 )
 from antiphon.domain.limits import Amounts
 from antiphon.domain.memory import KeptSummary
+from antiphon.domain.tenancy import RecordedRequest
 from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor

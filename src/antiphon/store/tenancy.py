@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from antiphon.domain.identity import AuditEntry, Key, Membership, Project, User
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.domain.values import asdict, fields
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema

@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
-    CollectedGeneration,
     DiscardedTokens,
     Event,
     Finished,
@@ -23,7 +23,6 @@ from antiphon.domain.events import (
     TextDelta,
     TokenScore,
     Usage,
-    collect,
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.models import Load, Profile

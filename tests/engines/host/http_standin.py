@@ -14,14 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.engines.host.child import SupervisorMessage
-from antiphon.engines.host.control import (
-    EngineStateNotice,
-    HttpConfig,
-    Lifeline,
-    StatusPipe,
-    remove_unused_directory,
-)
+from antiphon.engines.host.control import EngineStateNotice, HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.runtime import remove_unused_directory
+from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
 

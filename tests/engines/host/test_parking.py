@@ -1,8 +1,8 @@
 """What an HTTP process knows of a model that is loaded on request."""
 
 from antiphon.engines.base import EngineState
-from antiphon.engines.host.connection_state import Parking
 from antiphon.engines.host.control import EngineStateNotice
+from antiphon.engines.host.parking import Parking
 from antiphon.errors import ModelNotLoaded
 
 

@@ -1,6 +1,6 @@
 """What a host answered, one after the other; the error that ends a call is kept by nobody."""
 
-from antiphon.engines.host.connection_state import PendingCall
+from antiphon.engines.host.pending_calls import PendingCall
 from antiphon.errors import EngineDied
 from tests.support.references import is_freed
 

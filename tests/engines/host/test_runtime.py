@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.host.control import (
+from antiphon.engines.host.runtime import (
     DIRECTORY_PREFIX,
     LONGEST_PATH,
     build_socket_path,
@@ -100,7 +100,7 @@ def test_no_place_at_all_is_a_sentence() -> None:
 
 
 def test_a_child_waits_for_the_lock_and_removes_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.engines.host.control.LOCK_PATIENCE", 50.0)
+    monkeypatch.setattr("antiphon.engines.host.runtime.LOCK_PATIENCE", 50.0)
     with short_directory() as base:
         place = base / "antiphon-0123abcd"
         place.mkdir()

@@ -7,7 +7,8 @@ from typing import Any
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
 from antiphon.engines.llama.batch import DecodeCall, StepPlan
-from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PoolLayout
+from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
+from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from antiphon.engines.llama.sequence import MIN_RUN_SECONDS, YIELD_DELAY, SequencePhase, TokenSequence
+from antiphon.engines.llama.queue import MIN_RUN_SECONDS, YIELD_DELAY
+from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
 from tests.engines.llama.simulation import Simulation, policy, sequence
 
 LAYOUTS = ["pool", "streams", "exact"]

@@ -5,7 +5,8 @@ from array import array
 
 import pytest
 
-from antiphon.engines.llama.kv.layout import PrefixMatch, PrefixTree
+from antiphon.engines.llama.kv.layout import PrefixMatch
+from antiphon.engines.llama.kv.pool import PrefixTree
 from antiphon.engines.llama.sequence import PrefixKey, TokenSequence
 from tests.engines.llama.simulation import sequence
 

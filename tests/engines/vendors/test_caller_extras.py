@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
+from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.events import collect
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute

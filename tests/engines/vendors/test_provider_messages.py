@@ -3,8 +3,9 @@
 import pytest
 
 from antiphon.engines.vendors.base import VendorError
+from antiphon.engines.vendors.errors import read_retry_after
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.provider import Provider, ProviderOptions, read_retry_after
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
 
 
 def test_a_key_in_a_header_of_the_operator_is_not_shown():

@@ -7,8 +7,8 @@ import pytest
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, SamplingOptions, VendorOptions
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
-from antiphon.engines.vendors.gemini.dialect import encode_request as encode_gemini
-from antiphon.engines.vendors.openai.dialect import encode_request
+from antiphon.engines.vendors.gemini.encode import encode_request as encode_gemini
+from antiphon.engines.vendors.openai.encode import encode_request
 from antiphon.engines.vendors.profiles import VendorProfile
 
 USUAL = SamplingOptions(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, presence_penalty=0.0)

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from antiphon.engines.vendors.base import VendorError
-from antiphon.engines.vendors.provider import build_error, read_retry_after
+from antiphon.engines.vendors.errors import build_error, read_retry_after
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,

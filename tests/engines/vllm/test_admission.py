@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from antiphon.engines.base import TokenRequest, TokenSegment
-from antiphon.engines.vllm.engine import Admission, AdmissionLimits
+from antiphon.engines.vllm.admission import Admission, AdmissionLimits
 from antiphon.errors import EngineBusy, Overloaded
 from antiphon.task_group import task_group
 from tests.support.waiting import await_until

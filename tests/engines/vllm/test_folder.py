@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.domain.request import SamplingOptions
-from antiphon.engines.vllm.model_folder import read_folder
+from antiphon.engines.vllm.folder import read_folder
 from antiphon.errors import ModelFileError
 from tests.support.vllm_folders import write_facts, write_few_weights
 

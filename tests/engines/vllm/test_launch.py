@@ -4,6 +4,7 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec
+from antiphon.engines.vllm.folder import DTYPE_BYTES, read_folder
 from antiphon.engines.vllm.launch import (
     BLOCK,
     CPU_VARIABLES,
@@ -12,7 +13,6 @@ from antiphon.engines.vllm.launch import (
     build_variables,
     require_cells_to_act,
 )
-from antiphon.engines.vllm.model_folder import DTYPE_BYTES, read_folder
 from antiphon.errors import LoadError
 from tests.support.vllm_folders import write_facts, write_few_weights
 

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from antiphon.domain.context import SystemClock
-from antiphon.limits.counters import Seeder
 from antiphon.limits.local import LocalLimiter, pop_snapshot
+from antiphon.limits.seeding import Seeder
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordinator
 

@@ -13,9 +13,10 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
-from antiphon.limits.counters import LedgerSeeder, SeedAmounts
 from antiphon.limits.local import LocalLimiter
-from antiphon.processes.coordinator.client import CoordinatorClient, SharedLimiter
+from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.coordinator.session import TO_PROCESS, Welcome
 from antiphon.processes.ipc import Channel, FrameReader
 from antiphon.store.ledger import SqlEntries

@@ -13,8 +13,9 @@ import pytest
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
-from antiphon.limits.counters import SECOND_NS, ClockReading, SeedAmounts
 from antiphon.limits.local import LocalLimiter, pop_snapshot, save_snapshot
+from antiphon.limits.seeding import SeedAmounts
+from antiphon.limits.windows import SECOND_NS, ClockReading
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.scripted_engine import FakeClock

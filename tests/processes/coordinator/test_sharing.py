@@ -112,7 +112,7 @@ async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, sta
 
 
 async def test_names_cannot_be_changed_while_the_coordinator_is_away(path, monkeypatch):
-    monkeypatch.setattr("antiphon.processes.coordinator.client.PATIENCE_S", 0.05)
+    monkeypatch.setattr("antiphon.processes.coordinator.limiter.PATIENCE_S", 0.05)
     client = CoordinatorClient(path, SystemClock())
     with pytest.raises(EngineError, match="is unavailable"):
         await client.publish(0, b"names")

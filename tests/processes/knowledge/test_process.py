@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from antiphon.engines.host.control import build_knowledge_path
+from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
 from antiphon.processes import supervisor as knowledge_host
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge

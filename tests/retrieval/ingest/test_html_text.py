@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.retrieval.ingest.text_files import read_html
+from antiphon.retrieval.ingest.html_text import read_html
 
 PAGE = """<!doctype html><html><head><title> The  Title </title><style>p {color: red}</style>
 <script>let a = "<p>no</p>"</script></head><body>

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
-from antiphon.retrieval.ingest.text_files import find_delimiter, read_csv, read_json, read_json_lines
+from antiphon.retrieval.ingest.records import find_delimiter, read_csv, read_json, read_json_lines
 
 ADA = "name: Ada\ncity: London, UK"
 

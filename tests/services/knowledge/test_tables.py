@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.domain.identity import Actor, ActorKind, Grant
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.tenancy import Grant
 from antiphon.errors import (
     AntiphonError,
     Conflict,

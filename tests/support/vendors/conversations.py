@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.domain.events import CollectedChoice, FinishReason
+from antiphon.domain.collect import CollectedChoice
+from antiphon.domain.events import FinishReason
 from antiphon.domain.messages import (
     Content,
     MediaContent,

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
-from antiphon.domain.events import CollectedGeneration, Event, collect
+from antiphon.domain.collect import CollectedGeneration, collect
+from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamDialect, VendorError, VendorModel
 from antiphon.engines.vendors.transport import EventSplitter

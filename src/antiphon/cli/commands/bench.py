@@ -21,7 +21,7 @@ from rich.table import Table
 
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.client import Client, TokenUsage
-from antiphon.cli.console import FAILED, CallFailed, print_json, report_errors
+from antiphon.cli.output import FAILED, CallFailed, print_json, report_errors
 from antiphon.domain.values import Struct, asdict, field
 
 BINS = 10

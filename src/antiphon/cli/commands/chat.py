@@ -15,7 +15,9 @@ from pathlib import Path
 
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
 from antiphon.cli.client import Client, TokenUsage
-from antiphon.cli.console import (
+from antiphon.cli.local_servers import start_server
+from antiphon.cli.model_files import fetch_model_argument
+from antiphon.cli.output import (
     FAILED,
     KEY_VARIABLE,
     UNAUTHORIZED,
@@ -25,8 +27,6 @@ from antiphon.cli.console import (
     note,
     report_errors,
 )
-from antiphon.cli.local_servers import start_server
-from antiphon.cli.model_files import fetch_model_argument
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 from antiphon.rendering.template.shield import escape_surrogates, is_valid_unicode

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from antiphon.cli.commands.serve import find_refusals
-from antiphon.cli.console import FAILED, note, print_json, print_table, report_errors
+from antiphon.cli.output import FAILED, note, print_json, print_table, report_errors
 from antiphon.cli.serve_options import (
     ADAPTERS_VARIABLE,
     ALIASES_VARIABLE,

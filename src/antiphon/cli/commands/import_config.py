@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.console import note, report_errors
+from antiphon.cli.output import note, report_errors
 from antiphon.errors import SettingsError
 
 app = console.create_group("import", "Convert another product's configuration.")

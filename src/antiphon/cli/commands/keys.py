@@ -25,21 +25,19 @@ from antiphon.cli.admin_client import (
     replace_operator_key,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
-from antiphon.cli.console import (
+from antiphon.cli.console import now, parse_duration, parse_time
+from antiphon.cli.output import (
     CallFailed,
     Card,
     format_fields,
     format_time,
-    now,
-    parse_duration,
-    parse_time,
     print_card,
     print_id,
     print_json,
     print_list,
 )
-from antiphon.cli.console import note as say
-from antiphon.domain.identity import KeyKind
+from antiphon.cli.output import note as say
+from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import SettingsError
 
 app = console.create_group("keys", "Keys of a running server.")

@@ -20,7 +20,7 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import find_server
-from antiphon.cli.console import (
+from antiphon.cli.output import (
     FORBIDDEN,
     CallFailed,
     Card,

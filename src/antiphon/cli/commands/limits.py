@@ -17,7 +17,7 @@ from antiphon.cli.admin_client import (
     find_target,
     note_warnings,
 )
-from antiphon.cli.console import (
+from antiphon.cli.output import (
     CallFailed,
     Card,
     format_duration,
@@ -26,7 +26,7 @@ from antiphon.cli.console import (
     print_list,
     print_object,
 )
-from antiphon.cli.console import note as say
+from antiphon.cli.output import note as say
 from antiphon.domain.limits import Measure, Subject, Window, explain_too_large
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError

@@ -17,7 +17,7 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import find_server
-from antiphon.cli.console import print_json, print_table, report_errors
+from antiphon.cli.output import print_json, print_table, report_errors
 from antiphon.domain.values import Struct, asdict
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.weights.wheel_model import MINILM, find_wheel_model, remove_wheel_model

@@ -6,8 +6,8 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import PROJECT, USER, Admin, ObjectKind, connect_admin, find_id
-from antiphon.cli.console import Card, format_field, format_fields, note, print_id, print_list, print_object
-from antiphon.domain.identity import ProjectRole
+from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_object
+from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
 
 app = console.create_group("projects", "Projects of a running server, and their members.")

@@ -15,15 +15,16 @@ from pathlib import Path
 import antiphon
 from antiphon.assembly.vendors import require_providers
 from antiphon.cli.admin_client import find_operator_file
-from antiphon.cli.console import KEY_VARIABLE, escape_unprintable
 from antiphon.cli.local_servers import publish_state
-from antiphon.cli.model_files import fetch_model, find_local_model, size_vllm_model, store_adapters
+from antiphon.cli.model_files import fetch_model, find_local_model, store_adapters
+from antiphon.cli.output import KEY_VARIABLE, escape_unprintable
 from antiphon.cli.serve_options import ServeOptions, find_home
+from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
+from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
-from antiphon.processes.workers import ReloadHooks
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_host_names, list_parked
 from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import (

@@ -10,7 +10,7 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import ADMIN_FILE
-from antiphon.cli.console import FAILED, note, report_errors
+from antiphon.cli.output import FAILED, note, report_errors
 from antiphon.errors import StoreRefused
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from antiphon.cli.admin_client import find_server
 from antiphon.cli.client import Client
-from antiphon.cli.console import (
+from antiphon.cli.output import (
     FORBIDDEN,
     PIPE_WIDTH,
     UNAUTHORIZED,

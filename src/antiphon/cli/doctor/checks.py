@@ -22,22 +22,22 @@ from urllib.parse import urlsplit
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK_NAME, find_spool, find_store_url
 from antiphon.cli.commands.serve import describe_capacity, size_model
-from antiphon.cli.console import CallFailed
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.model_files import (
     assign_adapters,
     check_and_store_adapter,
-    estimate_vllm_memory,
     find_cache,
     find_fetched_path,
     require_directory,
 )
+from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
+from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.domain.values import Struct, asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
-from antiphon.engines.host.control import create_runtime_directory
+from antiphon.engines.host.runtime import create_runtime_directory
 from antiphon.errors import (
     AddressUnavailable,
     AntiphonError,

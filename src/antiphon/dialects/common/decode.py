@@ -12,7 +12,6 @@ from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
 from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.messages import build_conversation, build_messages, read_reasoning
-from antiphon.dialects.common.request_bodies import describe_value, sanitize_key
 from antiphon.dialects.common.request_types import (
     INT32_MAX,
     LARGEST_BIAS,
@@ -25,6 +24,7 @@ from antiphon.dialects.common.request_types import (
     MemoryShape,
     StreamOptions,
 )
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import read_tools
 from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
 from antiphon.domain.memory import (

@@ -43,16 +43,8 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
-from antiphon.domain.events import (
-    CollectedChoice,
-    CollectedGeneration,
-    FinishReason,
-    Scores,
-    Speech,
-    TokenScore,
-    Usage,
-    UsageSource,
-)
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration, Speech
+from antiphon.domain.events import FinishReason, Scores, TokenScore, Usage, UsageSource
 from antiphon.domain.retrieval import RETRIEVAL_FIELD, ReferencedChunk, References, Retrieval
 from antiphon.errors import AntiphonError, BudgetExceeded, MissingParameter
 

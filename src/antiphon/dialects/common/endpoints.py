@@ -38,8 +38,8 @@ from antiphon.dialects.base import (
 )
 from antiphon.dialects.common.field_table import INDEX
 from antiphon.dialects.common.request_types import MAX_IDS
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Origin
-from antiphon.domain.events import CollectedGeneration, collect
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Embeddings, RawPrompt
 from antiphon.domain.values import replace

@@ -8,7 +8,6 @@ from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
-from antiphon.dialects.common.request_bodies import describe_value, sanitize_key
 from antiphon.dialects.common.request_types import (
     FUNCTION_NAME,
     AllowedTools,
@@ -19,6 +18,7 @@ from antiphon.dialects.common.request_types import (
     ToolChoiceShape,
     ToolShape,
 )
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.messages import CacheControl, Tool, ToolChoice, Tools
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.common.request_bodies import convert, describe_value, sanitize_key
 from antiphon.dialects.common.request_types import (
     ChatCompletionRequest,
     ChatMessage,
@@ -26,6 +25,7 @@ from antiphon.dialects.common.request_types import (
     PredictionShape,
     SpeechShape,
 )
+from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, SpeechOptions, VendorOptions
 from antiphon.domain.values import replace

@@ -27,29 +27,22 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common.endpoints import declare_generation, declare_get, decode_body
-from antiphon.dialects.common.field_table import (
-    FieldSupport,
+from antiphon.dialects.common.field_table import FieldSupport
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
-from antiphon.dialects.common.request_bodies import convert, read_object
-from antiphon.dialects.empower import wire_format
-from antiphon.dialects.empower.wire_format import (
-    PREFIX,
-    TABLES,
-    DeployRequest,
-    EmpowerScope,
-    EmpowerStreamEncoder,
-    decode_chat,
-    encode_chat,
-    encode_flat_error,
-    filter_fields,
-)
-from antiphon.domain.events import CollectedGeneration
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.empower import wire_types
+from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
+from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope, filter_fields
+from antiphon.dialects.empower.wire_format import decode_chat
+from antiphon.dialects.empower.wire_types import DeployRequest
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.models import (
     ADAPTER_NAME,
@@ -296,13 +289,13 @@ EXAMPLES: Mapping[str, object] = {
     "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
 }
 
-ERROR = wire_format.FlatError
+ERROR = wire_types.FlatError
 
 
 class EmpowerChatCompletions(CodecOptions):
     """Decodes and encodes POST /empower/api/v1/chat/completions."""
 
-    shapes = (wire_format.ChatRequest, wire_format.ChatAnswer, wire_format.ChatChunk)
+    shapes = (wire_types.ChatRequest, wire_types.ChatAnswer, wire_types.ChatChunk)
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_chat(body, self._reports_unknown, self._strict)

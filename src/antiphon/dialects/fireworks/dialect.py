@@ -20,18 +20,18 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
-from antiphon.dialects.common.field_table import (
-    Table,
+from antiphon.dialects.common.field_table import Table
+from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
+from antiphon.dialects.common.fields import FieldScope as MessageScope
+from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
-from antiphon.dialects.common.fields import FieldScope as MessageScope
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.fireworks import wire_types
-from antiphon.dialects.fireworks.decode import PREFIX, TABLES, FireworksScope, decode_chat, decode_text
+from antiphon.dialects.fireworks.decode import decode_chat, decode_text
 from antiphon.dialects.fireworks.encode import (
     FireworksChatChunkBuilder,
     FireworksStreamEncoder,
@@ -41,7 +41,8 @@ from antiphon.dialects.fireworks.encode import (
     encode_text,
     map_status,
 )
-from antiphon.domain.events import CollectedGeneration
+from antiphon.dialects.fireworks.fields import PREFIX, TABLES, FireworksScope
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "fireworks"

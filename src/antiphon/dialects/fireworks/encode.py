@@ -47,15 +47,8 @@ from antiphon.dialects.fireworks.wire_types import (
     Logprobs,
     TokenEntry,
 )
-from antiphon.domain.events import (
-    NO_ID,
-    CollectedGeneration,
-    Finished,
-    FinishReason,
-    Scores,
-    TokenScore,
-    Usage,
-)
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import NO_ID, Finished, FinishReason, Scores, TokenScore, Usage
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""The columns of a knowledge table and the cells of its rows, and code that its endpoints share.
+"""The columns of a knowledge table, and the cells of its rows.
 
 A chunk is a row. Every table has columns for its title, text, vector, file and page. The caller's own columns
 are an attribute of the table, and their cells are metadata of the chunks, as text. Chunks of a file have no
@@ -8,104 +8,23 @@ such cells until their row is changed.
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Required, TypedDict, Unpack
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Response, Services
-from antiphon.dialects.common.request_bodies import describe_value, sanitize_key
-from antiphon.dialects.jamai.encode import declare_parameter
-from antiphon.dialects.jamai.generation import DIALECT
+from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.jamai.models import build_id
-from antiphon.dialects.jamai.wire_types import BASE, Done
-from antiphon.domain.context import Context, Origin
-from antiphon.domain.identity import Right
+from antiphon.dialects.jamai.table_endpoints import to_datetime
 from antiphon.domain.values import replace
 from antiphon.errors import (
-    AntiphonError,
     InvalidValue,
     MissingParameter,
     UnknownParameter,
     UnsupportedParameter,
 )
-from antiphon.retrieval.base import LONGEST_NAME, ChunkInput, TableInfo, TextChunk
-
-ROOT = f"{BASE}/v2/gen_tables/knowledge"
-
-TAG = "knowledge"
-
-TABLE_ID = "table_id"
-
-TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
-
-Moment = Annotated[datetime, Meta(tz=True)]
-
-TableId = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-
-encode = msgspec.json.Encoder().encode
-
-
-class TableEndpoint(TypedDict, total=False):
-    """Properties of an endpoint."""
-
-    body: RequestBody
-    answer: Required[Any]
-    query: Sequence[Mapping[str, Any]]
-    ends_with_caller: bool
-
-
-def declare(
-    method: str, path: str, handler: Handler, summary: str, right: Right, **properties: Unpack[TableEndpoint]
-) -> Endpoint:
-    """Declares an endpoint. `path`: below ROOT. `answer`: the wire type of the answer."""
-    return Endpoint(
-        method=method,
-        path=ROOT + path,
-        handler=handler,
-        right=right,
-        body=properties.get("body"),
-        summary=summary,
-        tag=TAG,
-        answers={JSON: properties["answer"]},
-        parameters=tuple(properties.get("query", ())),
-        ends_with_caller=properties.get("ends_with_caller", right is not Right.WRITE),
-    )
-
-
-def declare_text(name: str, **properties: object) -> Mapping[str, Any]:
-    """Declares a query parameter that is a text."""
-    return declare_parameter(name, TEXT_SCHEMA, **properties)
-
-
-def build_context(request: Request, services: Services, path: str) -> Context:
-    """Builds the context of a call. `path`: the declared path, for the ledger."""
-    return services.build_context(request, Origin(DIALECT, ROOT + path))
-
-
-def to_datetime(milliseconds: int) -> datetime:
-    """Converts a time of the index, in Unix milliseconds."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def answer_done() -> Answer:
-    """Returns the answer of a completed change."""
-    return Response(encode(Done()))
-
-
-@contextmanager
-def name_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Replaces the field of an error by JamAI's name of it. `names`: JamAI's names, by this server's
-    names."""
-    try:
-        yield
-    except AntiphonError as error:
-        if error.param is not None:
-            error.param = names.get(error.param, error.param)
-        raise
-
+from antiphon.retrieval.base import ChunkInput, TableInfo, TextChunk
 
 ID, UPDATED, TITLE, TEXT = "ID", "Updated at", "Title", "Text"
 VECTOR, FILE, PAGE, SCORE = "Text Embed", "File ID", "Page", "rrf_score"

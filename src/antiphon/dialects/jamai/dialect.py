@@ -1,34 +1,32 @@
 """JamAI Base's dialect: its endpoints, those of knowledge tables included, and its part of the OpenAPI
-document."""
+document.
+"""
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
-from antiphon.dialects.common.field_table import (
-    Table,
+from antiphon.dialects.common.field_table import Table
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_parameters,
     list_shapes,
 )
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
 from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
+from antiphon.dialects.jamai.features import declare_features
+from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
 from antiphon.dialects.jamai.models import declare_models
-from antiphon.dialects.jamai.organization import (
-    declare_features,
-    declare_health,
-    declare_projects,
-    declare_tokens,
-)
+from antiphon.dialects.jamai.organization import declare_health, declare_projects, declare_tokens
 from antiphon.dialects.jamai.rows import declare_rows, declare_search
 from antiphon.dialects.jamai.tables import declare_files, declare_tables
-from antiphon.dialects.jamai.wire_types import TABLES, JamaiError, JamaiScope
-from antiphon.domain.identity import DEFAULT_PROJECT
+from antiphon.dialects.jamai.wire_types import JamaiError
+from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.errors import AntiphonError
 
 

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct
 from antiphon.dialects.base import GenerationCall, Headers, Request, ResponseMeta
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import build_extras, build_references, build_usage, encode_chat
-from antiphon.dialects.common.request_bodies import sanitize_key
 from antiphon.dialects.common.response_types import ChatChunkChoice
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.jamai.wire_types import (
     JamaiDelta,
     JamaiError,
@@ -25,7 +25,8 @@ from antiphon.dialects.jamai.wire_types import (
     JamaiToolCallPart,
     JamaiUsage,
 )
-from antiphon.domain.events import CollectedGeneration, ToolCallDelta, ToolCallStarted, Usage
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.limits import LimitStatus
 from antiphon.domain.retrieval import References, UnknownCitations
 from antiphon.errors import (

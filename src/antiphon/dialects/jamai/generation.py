@@ -41,9 +41,10 @@ from antiphon.dialects.common.endpoints import (
 )
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.request_bodies import convert, read_object
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.jamai.encode import KEEP_ALIVE, JamaiChatEncoder
+from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
 from antiphon.dialects.jamai.models import choose_model
 from antiphon.dialects.jamai.wire_types import (
     JamaiChatChunk,
@@ -51,12 +52,10 @@ from antiphon.dialects.jamai.wire_types import (
     JamaiChatRequest,
     JamaiEmbeddingRequest,
     JamaiRerankRequest,
-    JamaiScope,
     RerankingAnswer,
     RerankingMeta,
     RerankingShape,
     RerankingUsage,
-    filter_fields,
 )
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right

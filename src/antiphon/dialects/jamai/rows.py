@@ -22,21 +22,14 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common.request_bodies import convert, read_object
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.jamai.columns import (
     COLUMNS,
     ID,
     SCORE,
-    TABLE_ID,
     RowView,
-    TableId,
-    answer_done,
-    build_context,
     build_row,
     copy_content,
-    declare,
-    declare_text,
-    encode,
     load_columns,
     read_row,
     require_columns,
@@ -53,6 +46,15 @@ from antiphon.dialects.jamai.encode import (
     declare_parameter,
 )
 from antiphon.dialects.jamai.models import choose_model
+from antiphon.dialects.jamai.table_endpoints import (
+    TABLE_ID,
+    TableId,
+    answer_done,
+    build_context,
+    declare,
+    declare_text,
+    encode,
+)
 from antiphon.dialects.jamai.wire_types import Done, ModelId
 from antiphon.domain.identity import Right
 from antiphon.domain.request import RerankRequest

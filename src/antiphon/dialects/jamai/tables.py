@@ -19,23 +19,14 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common.request_bodies import FORM_OVERHEAD, BinaryText, convert, read_form, read_object
+from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, read_form
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.jamai.columns import (
     MOST_COLUMNS,
-    TABLE_ID,
     JamaiColumn,
-    Moment,
     NewJamaiColumn,
-    TableId,
-    answer_done,
     build_columns,
-    build_context,
-    declare,
-    declare_text,
-    encode,
     encode_columns,
-    name_fields,
-    to_datetime,
 )
 from antiphon.dialects.jamai.encode import (
     PAGING,
@@ -47,6 +38,18 @@ from antiphon.dialects.jamai.encode import (
     declare_parameter,
 )
 from antiphon.dialects.jamai.models import choose_model
+from antiphon.dialects.jamai.table_endpoints import (
+    TABLE_ID,
+    Moment,
+    TableId,
+    answer_done,
+    build_context,
+    declare,
+    declare_text,
+    encode,
+    name_fields,
+    to_datetime,
+)
 from antiphon.dialects.jamai.wire_types import Done, ModelId
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, MissingParameter, ModelNotFound, UnsupportedParameter

@@ -39,23 +39,23 @@ from antiphon.dialects.common.encode import (
     encode_text,
 )
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
-from antiphon.dialects.common.field_table import (
-    FieldReport,
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields, filter_stream_options
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields, filter_stream_options
-from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import ChatCompletionRequest, CompletionRequest, Name
 from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.rerank import Rerank
 from antiphon.dialects.openai.tokens import declare_tokens
-from antiphon.domain.events import CollectedGeneration
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Right
 from antiphon.domain.models import ADAPTER_NAME, ADAPTER_NAME_RULE, Profile
 from antiphon.domain.values import replace

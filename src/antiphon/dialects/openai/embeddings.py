@@ -24,8 +24,8 @@ from antiphon.dialects.common.endpoints import (
 )
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
-from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import EmbeddingRequest, Embeddings

@@ -20,8 +20,8 @@ from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
-from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import EndUser, Name, PositiveInt
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Ranking, RerankRequest

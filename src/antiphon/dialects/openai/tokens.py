@@ -25,7 +25,6 @@ from antiphon.dialects.common.encode import spell_token
 from antiphon.dialects.common.endpoints import declare_get, decode_body
 from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.messages import build_conversation, build_messages, filter_messages
-from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import (
     MAX_IDS,
     MAX_MESSAGES,
@@ -38,6 +37,7 @@ from antiphon.dialects.common.request_types import (
     TokenId,
     ToolShape,
 )
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.identity import Right
 from antiphon.domain.messages import Tools

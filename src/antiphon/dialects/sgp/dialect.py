@@ -30,22 +30,23 @@ from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
 from antiphon.dialects.common.endpoints import declare_generation, declare_get
-from antiphon.dialects.common.field_table import (
-    Table,
+from antiphon.dialects.common.field_table import Table
+from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
-from antiphon.dialects.common.request_bodies import sanitize_key
 from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.sgp import wire_format
-from antiphon.dialects.sgp.decode import TABLES, SgpScope, decode_chat, decode_text
+from antiphon.dialects.sgp.decode import decode_chat, decode_text
+from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
+from antiphon.dialects.sgp.fields import TABLES, SgpScope
 from antiphon.dialects.sgp.legacy import LegacyScope, declare_legacy
-from antiphon.dialects.sgp.wire_format import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
-from antiphon.domain.events import CollectedGeneration
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
 

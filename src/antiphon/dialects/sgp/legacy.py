@@ -31,7 +31,6 @@ from antiphon.dialects.common.field_table import (
     declare_supported,
 )
 from antiphon.dialects.common.media import read_image, read_image_data
-from antiphon.dialects.common.request_bodies import convert, read_object
 from antiphon.dialects.common.request_types import (
     LONGEST_TEXT,
     MAX_MESSAGES,
@@ -46,16 +45,10 @@ from antiphon.dialects.common.request_types import (
     TemplateSource,
 )
 from antiphon.dialects.common.response_types import FinishName
-from antiphon.dialects.sgp.wire_format import encode_stream_error
-from antiphon.domain.events import (
-    CollectedGeneration,
-    Event,
-    Finished,
-    FinishReason,
-    TextDelta,
-    Usage,
-    UsageSource,
-)
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.sgp.encode import encode_stream_error
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.events import Event, Finished, FinishReason, TextDelta, Usage, UsageSource
 from antiphon.domain.messages import Content, Message, Role, TextContent
 from antiphon.domain.request import (
     Conversation,

@@ -22,7 +22,8 @@ from typing import NoReturn
 
 from antiphon.engines.base import RemoteEngine, TokenEngine
 from antiphon.engines.host.confine import OPEN_FILES, confine
-from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe, remove_unused_directory
+from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.engines.host.server import HostOrders, IdleUnloading, create_engine, serve_engine, unload_idle
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.processes.ipc import FrameError, bind_private, from_line, remove_socket

@@ -1,8 +1,7 @@
 """The processes that the supervisor starts: their pipes and reports, and `ChildWatch`, which restarts a dead
-one. This part does not depend on the child's task.
+one.
 
-`SupervisorMessage` is a line that the supervisor writes to an HTTP process while it runs: the state of an
-engine host, or a step of a reload.
+This module does not depend on the child's task.
 """
 
 import asyncio
@@ -13,58 +12,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.control import WORK_REPORTS, ChildState, EngineStateNotice, Status
-from antiphon.errors import AntiphonError, ErrorReport, StartupError
+from antiphon.engines.host.control import WORK_REPORTS, ChildState, Status
+from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.ipc import FrameError, from_line
 from antiphon.processes.sandbox import kill
-from antiphon.settings.schema import ReloadReport
 from antiphon.telemetry.logs import record
-
-
-class ReloadStep(StrEnum):
-    """The steps of a reload. Every process prepares before any process applies, so a refusal changes
-    nothing."""
-
-    PREPARE = "prepare"
-    """Build everything that the settings name, without serving it yet."""
-    APPLY = "apply"
-    """Serve by the settings from now on."""
-    DROP = "drop"
-    """Discard everything that PREPARE has built."""
-
-
-class ReloadOrder(Struct, frozen=True):
-    """One step of a reload. An HTTP process replies with a report of the same number."""
-
-    number: int
-    step: ReloadStep
-    settings: str
-    """All settings, encoded."""
-    sockets: dict[str, str]
-    """The path of each engine host's socket, by the host's name."""
-
-
-class ReloadReply(Struct, frozen=True):
-    """The result of a reload that an HTTP process has requested."""
-
-    number: int
-    """The number of the ASKS_RELOAD report."""
-    report: ReloadReport | None = None
-    error: ErrorReport | None = None
-    """Why the reload was refused; the settings have not changed. None if it was done."""
-
-
-class SupervisorMessage(Struct, frozen=True):
-    """One line from the supervisor to an HTTP process. Exactly one of its fields is set."""
-
-    engine: EngineStateNotice | None = None
-    order: ReloadOrder | None = None
-    reply: ReloadReply | None = None
-
 
 DEATHS = 3
 WINDOW = 60.0

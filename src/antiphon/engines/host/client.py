@@ -26,13 +26,6 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.host.connection_state import (
-    AdapterReload,
-    Parking,
-    PendingCall,
-    PendingReloads,
-    require_send_buffer,
-)
 from antiphon.engines.host.control import EngineStateNotice
 from antiphon.engines.host.frames import (
     TO_CLIENT,
@@ -60,6 +53,13 @@ from antiphon.engines.host.frames import (
     VectorsReply,
     VocabularyCall,
     VocabularyReply,
+)
+from antiphon.engines.host.parking import Parking
+from antiphon.engines.host.pending_calls import (
+    AdapterReload,
+    PendingCall,
+    PendingReloads,
+    require_send_buffer,
 )
 from antiphon.errors import (
     DeadlineExceeded,

@@ -24,15 +24,11 @@ from collections.abc import Iterator
 
 from antiphon.domain.values import Struct
 from antiphon.engines.llama.batch import DecodeCall, PromptSpan, StepPlan
-from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PoolLayout, PrefixMatch
+from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PrefixMatch
+from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.kv.streams import StreamLayout
-from antiphon.engines.llama.sequence import (
-    SchedulingPolicy,
-    SequencePhase,
-    SequenceQueue,
-    TokenSequence,
-    choose_exchange,
-)
+from antiphon.engines.llama.queue import SequenceQueue, choose_exchange
+from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
 from antiphon.errors import AntiphonError
 
 WORTH_WAITING = 32

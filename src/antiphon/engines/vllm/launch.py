@@ -13,7 +13,7 @@ from antiphon.domain.models import AdapterLoad, Load, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.vllm.adapters import MAX_CPU_LORAS, MAX_LORAS, MAX_RANK
-from antiphon.engines.vllm.model_folder import DTYPE_BYTES, ModelFolder
+from antiphon.engines.vllm.folder import DTYPE_BYTES, ModelFolder
 from antiphon.engines.vllm.rows import ARGUMENT
 from antiphon.errors import LibraryError, LoadError
 

@@ -14,8 +14,9 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from antiphon.constraints.guide import MaskWorkers, build_token_table, split_after_line_break
-from antiphon.engines.vllm.model_folder import FolderTokenizer, read_folder
+from antiphon.engines.vllm.folder import read_folder
 from antiphon.engines.vllm.rows import ARGUMENT, FailureSender, RowTable, decode_row
+from antiphon.engines.vllm.tokenizer import FolderTokenizer
 from antiphon.locked_directory import end_with_owner
 
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.identity import Grant, Key, KeyKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.tenancy import Grant, Key, KeyKind
 from antiphon.domain.values import replace
 from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
 from antiphon.http.admin.resource import (

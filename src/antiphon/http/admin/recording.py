@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.identity import RecordedRequest, RecordingPolicy, Redaction
+from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import (
     ListPage,

@@ -10,23 +10,21 @@ from msgspec import Meta, Struct
 
 from antiphon import validation_messages
 from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
-from antiphon.dialects.common.request_bodies import read_object, sanitize_key
-from antiphon.domain.identity import (
+from antiphon.dialects.common.strict_json import read_object, sanitize_key
+from antiphon.domain.identity import Actor, Right, matches
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.models import STAR
+from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import (
     EMAIL_PATTERN,
     NAME_PATTERN,
     NOTE_PATTERN,
     PLAIN_PATTERN,
-    Actor,
     Key,
     KeyKind,
     ProjectRole,
     Redaction,
-    Right,
-    matches,
 )
-from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.models import STAR
-from antiphon.domain.prices import Price
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, ModelNotFound, UnknownParameter
 from antiphon.services.prices import PriceService

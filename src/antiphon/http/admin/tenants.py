@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.identity import AuditEntry, Membership, Project, ProjectRole, Redaction, User
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import format_money
+from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
-from antiphon.dialects.common.request_bodies import sanitize_key
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import (

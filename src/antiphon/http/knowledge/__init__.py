@@ -3,7 +3,7 @@
 from antiphon.dialects.base import Endpoint
 from antiphon.http.knowledge.documents import declare_chunks, declare_documents
 from antiphon.http.knowledge.tables import declare_tables
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 
 
 def list_knowledge_endpoints(app_state: AppState) -> tuple[Endpoint, ...]:

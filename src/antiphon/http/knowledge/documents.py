@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
-from antiphon.dialects.common.request_bodies import FORM_OVERHEAD, BinaryText, Form, read_form
+from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, NotFound
 from antiphon.http.admin.resource import answer_json, declare_parameter, decode_request, require_no_query

@@ -13,7 +13,8 @@ from pathlib import Path
 import uvloop
 
 from antiphon.domain.context import SystemClock
-from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe, remove_unused_directory
+from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line

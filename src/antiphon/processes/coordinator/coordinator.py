@@ -15,8 +15,8 @@ from antiphon.domain.context import Clock
 from antiphon.domain.models import NameChange
 from antiphon.errors import EngineError, LimitsUnavailable, StoreUnavailable
 from antiphon.ledger.drain import Drain
-from antiphon.limits.counters import SECOND_MS, LedgerSeeder
 from antiphon.limits.local import LocalLimiter, Snapshot, pop_snapshot, save_snapshot
+from antiphon.limits.seeding import SECOND_MS, LedgerSeeder
 from antiphon.processes.budget_alerts import open_budget_watch
 from antiphon.processes.coordinator.session import (
     TO_COORDINATOR,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.confine import confine
-from antiphon.engines.host.control import Lifeline, StatusPipe, remove_unused_directory
+from antiphon.engines.host.control import Lifeline, StatusPipe
+from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import FrameError, from_line, remove_socket
 from antiphon.processes.knowledge.server import KnowledgeConfig, serve_index

@@ -25,7 +25,8 @@ from antiphon.retrieval.ingest.documents import (
     require_extra,
     require_safe_archive,
 )
-from antiphon.retrieval.ingest.text_files import read_csv, read_html, read_json, read_json_lines
+from antiphon.retrieval.ingest.html_text import read_html
+from antiphon.retrieval.ingest.records import read_csv, read_json, read_json_lines
 
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),

@@ -15,7 +15,7 @@ from antiphon.retrieval.ingest.documents import (
     ExtractionLimits,
     build_refusal,
 )
-from antiphon.retrieval.ingest.text_files import format_records
+from antiphon.retrieval.ingest.records import format_records
 
 
 def read_sheets(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:

@@ -21,7 +21,7 @@ from antiphon.retrieval.ingest.documents import (
     ExtractionLimits,
     build_refusal,
 )
-from antiphon.retrieval.ingest.text_files import format_table
+from antiphon.retrieval.ingest.records import format_table
 
 
 def read_slides(data: bytes, file_name: str, limits: ExtractionLimits) -> ExtractedDocument:

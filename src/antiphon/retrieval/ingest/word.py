@@ -21,7 +21,7 @@ from antiphon.retrieval.ingest.documents import (
     ExtractedPage,
     build_refusal,
 )
-from antiphon.retrieval.ingest.text_files import format_table
+from antiphon.retrieval.ingest.records import format_table
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from antiphon.domain.events import CollectedGeneration
+from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.messages import Message, Role, Tool, ToolChoice, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, VendorOptions
 from antiphon.engines.vendors.anthropic.decode import FINISHES

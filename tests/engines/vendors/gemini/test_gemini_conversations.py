@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.events import CollectedGeneration, Usage, UsageSource, collect
+from antiphon.domain.collect import CollectedGeneration, collect
+from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import EmbeddingRequest, Output, RawPrompt
 from antiphon.domain.values import replace
 from antiphon.engines.vendors.base import StreamFailure, VendorModel

@@ -15,7 +15,7 @@ from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.http.services import AppState
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
-from antiphon.domain.events import CollectedChoice, CollectedGeneration, collect
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration, collect
 from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, Tool, ToolChoice, Tools
 from antiphon.domain.request import (
     Conversation,

@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.collect import Speech, collect
 from antiphon.domain.context import SystemClock
 from antiphon.domain.events import (
     Event,
     Finished,
     FinishReason,
-    Speech,
     SpeechDelta,
     Started,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageSource,
-    collect,
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, SpeechOptions, VendorOptions

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.events import (
-    CollectedGeneration,
     Event,
     Finished,
     FinishReason,
@@ -22,13 +22,12 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
     UsageSource,
-    collect,
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, Reasoning
 from antiphon.engines.vendors.base import StreamDecoder, StreamFailure, VendorModel
+from antiphon.engines.vendors.errors import build_error
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.provider import build_error
 from antiphon.engines.vendors.transport import EventSplitter
 
 MODEL = VendorModel("m-1", "first")

@@ -34,12 +34,8 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.openai.dialect import (
-    CHAT_PARAMETERS,
-    TEXT_PARAMETERS,
-    UNREADABLE_RESULTS,
-    OpenAIUpstream,
-)
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.openai.encode import CHAT_PARAMETERS, TEXT_PARAMETERS, UNREADABLE_RESULTS
 from antiphon.engines.vendors.parameters import ALL_LOGPROBS, RERANK_NAMES, SPECIAL_CASES, list_names
 from antiphon.engines.vendors.profiles import VendorProfile, find_preset
 from antiphon.errors import RequestError, UnsupportedParameter

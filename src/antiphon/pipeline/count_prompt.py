@@ -1,27 +1,13 @@
-"""What a request asks of models before its answer: child calls, and counts of a prompt's tokens.
+"""Counts the tokens of a conversation's prompt, for memory strategies."""
 
-A child call writes a summary, for example. It is the request's child in the ledger. Its tokens and its cost
-count. It does not count as a request, nor in limits of concurrent requests. A parent always gets an entry.
-Memory strategies count the tokens of a conversation's prompt on the route that would serve it.
-"""
-
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from copy import copy
-
-from antiphon.domain.context import Context, RequestProgress, Span
-from antiphon.domain.events import CollectedGeneration, Event, collect
+from antiphon.domain.context import Context
 from antiphon.domain.memory import MEMORY_FIELD, BudgetedStrategy
 from antiphon.domain.messages import Message
 from antiphon.domain.request import (
     Conversation,
-    EmbeddingRequest,
-    Embeddings,
     GenerationRequest,
     Output,
     Overflow,
-    Ranking,
-    RerankRequest,
     SamplingOptions,
 )
 from antiphon.domain.values import Struct, replace
@@ -29,94 +15,12 @@ from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
 from antiphon.errors import (
     ContextLengthExceeded,
-    DeadlineExceeded,
-    EngineError,
     MissingParameter,
-    ProviderError,
-    RequestError,
     UnsupportedParameter,
 )
 from antiphon.memory import PromptBudget, choose_budget
 from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
 from antiphon.pipeline.routing import RoutePolicy, RouteUse
-
-Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
-"""`Pipeline.embed`."""
-
-Rerank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
-"""`Pipeline.rerank`."""
-
-Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
-"""`Pipeline.run`."""
-
-
-@contextmanager
-def name_model_in_errors(field: str, failure: str) -> Iterator[None]:
-    """Adds the model to the messages of errors in the block. `field`: the field that names the model.
-    `failure`: for example `w could not write a summary`."""
-    try:
-        yield
-    except DeadlineExceeded:  # the deadline of the whole request has passed
-        raise
-    except (RequestError, EngineError, ProviderError) as error:
-        error_with_field = copy(error)
-        error_with_field.message = f"{field}: {failure}: {error.message}"
-        error_with_field.args = (error_with_field.message,)
-        error_with_field.param = None if error.param is None else field
-        raise error_with_field from None
-
-
-class ChildCalls:
-    """Makes the child calls of one request, with its actor and its deadline."""
-
-    def __init__(
-        self, run: Run, embed: Embed, rerank: Rerank, context: Context, meter: RequestMeter | None
-    ) -> None:
-        """`meter`: the parent's; None if keys are off."""
-        self._run = run
-        self._embed = embed
-        self._rerank = rerank
-        self._context = context
-        self._meter = meter
-        self.project = context.actor.project
-        self.started_ms = int(context.clock.wall() * MILLISECONDS) if meter is None else meter.started_ms
-        """The start of the parent in Unix milliseconds."""
-
-    @contextmanager
-    def trace_stage(self, stage: AbstractContextManager[Span | None]) -> Iterator[Span | None]:
-        """Makes the span of a stage the parent of the calls' spans, while the block runs. Yields that
-        span."""
-        outer_context = self._context
-        with stage as span:
-            self._context = replace(outer_context, span=span)
-            try:
-                yield span
-            finally:
-                self._context = outer_context
-
-    async def generate(self, request: GenerationRequest) -> CollectedGeneration:
-        """Returns the whole answer. Raises the errors of `Pipeline.run`, and the refusal of the parent's
-        limits."""
-        async with self._run(request, await self._build_child_context()) as events:
-            return await collect(events)
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Returns the vectors. Raises the errors of `Pipeline.embed`, and the refusal of the parent's
-        limits."""
-        return await self._embed(request, await self._build_child_context())
-
-    async def rerank(self, request: RerankRequest) -> Ranking:
-        """Returns the scores. Raises the errors of `Pipeline.rerank`, and the refusal of the parent's
-        limits."""
-        return await self._rerank(request, await self._build_child_context())
-
-    async def _build_child_context(self) -> Context:
-        """Writes the parent's intent, and returns the context of a child call."""
-        if self._meter is None:
-            return replace(self._context, progress=RequestProgress())
-        await self._meter.admit()
-        return replace(self._context, progress=RequestProgress(), parent=self._meter.id)
 
 
 def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) -> Conversation:

@@ -1,0 +1,121 @@
+"""`antiphon requests`: the recording of a project's requests and answers."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli import console
+from antiphon.cli.admin_client import (
+    PROJECT,
+    Admin,
+    connect_admin,
+    find_id,
+)
+from antiphon.cli.output import CallFailed, Card, format_fields, note, print_list, print_object
+from antiphon.domain.tenancy import Redaction
+from antiphon.errors import SettingsError
+
+if TYPE_CHECKING:
+    pass
+
+
+requests_app = console.create_group("requests", "Recorded requests of a project on a running server.")
+
+
+Project = Annotated[str, typer.Argument(help="The project's name or id.")]
+
+
+SHOWN_CHARACTERS = 60
+"""Characters of a request in the table."""
+
+
+@requests_app.command("on")
+def turn_on_recording(
+    project: Project,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days that the server keeps each request.")],
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KINDS",
+            help=f"Data to remove from recorded requests, separated by commas: {', '.join(Redaction)}. "
+            "[nothing]",
+        ),
+    ] = None,
+    url: console.ServerUrl = None,
+) -> None:
+    """Start to record a project's requests and answers."""
+    with connect_admin(url) as server:
+        kinds = [] if redact is None else [kind.strip() for kind in redact.split(",") if kind.strip()]
+        if unknown_kinds := [kind for kind in kinds if kind not in set(Redaction)]:
+            raise SettingsError(
+                f"{unknown_kinds[0]!r} is no kind of data to remove; the kinds are {', '.join(Redaction)}"
+            )
+        id_ = find_id(server, PROJECT, project)
+        server.send("PUT", "projects", id_, "recording", days=days, redact=kinds)
+        redaction_note = f", without {', '.join(kinds)}" if kinds else ""
+        note(f"requests of {project} are kept for {days} days{redaction_note}")
+
+
+@requests_app.command("off")
+def turn_off_recording(project: Project, url: console.ServerUrl = None) -> None:
+    """Stop recording. Recorded requests stay until they expire."""
+    with connect_admin(url) as server:
+        server.delete("projects", find_id(server, PROJECT, project), "recording")
+        note(f"requests of {project} are no longer recorded")
+
+
+@requests_app.command("list")
+def list_requests(
+    project: Project,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100, help="Most requests, the latest first.")
+    ] = 20,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
+) -> None:
+    """List recorded requests. The audit log notes this access."""
+    with connect_admin(url) as server:
+        query = {"project": find_id(server, PROJECT, project)}
+        cards = server.list("requests", limit=limit, query=query)
+        print_list("requests", cards, _format_request, f"{project} has no recorded request", as_json)
+
+
+@requests_app.command("read")
+def read_request(
+    request: Annotated[str | None, typer.Argument(help="The request's id.")] = None,
+    latest: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="The latest request of this project: name or id."),
+    ] = None,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
+) -> None:
+    """Print a recorded request and its answer. The audit log notes this access."""
+    with connect_admin(url) as server:
+        if (request is None) == (latest is None):
+            raise SettingsError("name one request: by its id, or by --latest PROJECT")
+        card = server.get("requests", request) if request else _find_latest(server, str(latest))
+        print_object(card, as_json)
+
+
+@requests_app.command("erase")
+def erase_requests(project: Project, url: console.ServerUrl = None) -> None:
+    """Remove all recorded requests and summaries of a project permanently."""
+    with connect_admin(url) as server:
+        id_ = find_id(server, PROJECT, project)
+        removed = server.erase("requests", project=id_).get("removed")
+        note(f"removed {removed} requests of {project}")
+
+
+def _find_latest(server: Admin, project: str) -> Card:
+    """Returns the latest recorded request of a project. Raises CallFailed."""
+    cards = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
+    if not cards:
+        raise CallFailed(f"{project} has no recorded request")
+    return cards[0]
+
+
+def _format_request(card: Card) -> dict[str, str]:
+    row = format_fields(card, "id", "created_at", "expires_at")
+    body = str(card.get("request"))
+    return {**row, "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "..."}

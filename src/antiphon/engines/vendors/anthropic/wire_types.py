@@ -1,0 +1,180 @@
+"""The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
+delta cannot be read, since its content would be lost.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, field
+
+
+class TextBlockWire(Struct, tag_field="type", tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ThinkingBlockWire(Struct, tag_field="type", tag="thinking"):
+    """Reasoning, and its signature."""
+
+    thinking: str = ""
+    signature: str = ""
+
+
+class RedactedBlockWire(Struct, tag_field="type", tag="redacted_thinking"):
+    """Reasoning that only the vendor can read."""
+
+    data: str
+
+
+class ToolUseWire(Struct, tag_field="type", tag="tool_use"):
+    """A call. In a stream `input` is empty, and deltas contain it."""
+
+    id: str
+    name: str
+    input: Raw = field(default_factory=lambda: Raw(b"{}"))
+
+
+BlockWire = TextBlockWire | ThinkingBlockWire | RedactedBlockWire | ToolUseWire
+
+
+class OutputDetailsWire(Struct):
+    """The parts of the output tokens."""
+
+    thinking_tokens: int = 0
+
+
+class MessageUsageWire(Struct):
+    """Token counts; in a stream, the totals so far. None means that a count has not changed."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: OutputDetailsWire | None = None
+
+
+class ErrorBodyWire(Struct):
+    """The type and the message of an error."""
+
+    type: str = ""
+    message: str = ""
+
+
+class FailureWire(Struct, tag_field="type", tag="error"):
+    """An error: a whole body, or an event of a stream."""
+
+    error: ErrorBodyWire
+
+
+class MessageAnswerWire(Struct, tag_field="type", tag="message"):
+    """A whole answer. At the beginning of a stream `content` is empty, and `stop_reason` is absent."""
+
+    content: list[BlockWire]
+    usage: MessageUsageWire
+    stop_reason: str | None = None
+
+
+class TextDeltaWire(Struct, tag_field="type", tag="text_delta"):
+    """More text."""
+
+    text: str
+
+
+class ThinkingDeltaWire(Struct, tag_field="type", tag="thinking_delta"):
+    """More reasoning."""
+
+    thinking: str
+
+
+class SignatureDeltaWire(Struct, tag_field="type", tag="signature_delta"):
+    """The signature of the block of reasoning."""
+
+    signature: str
+
+
+class InputDeltaWire(Struct, tag_field="type", tag="input_json_delta"):
+    """More of a call's arguments."""
+
+    partial_json: str
+
+
+DeltaWire = TextDeltaWire | ThinkingDeltaWire | SignatureDeltaWire | InputDeltaWire
+
+
+class MessageStartWire(Struct):
+    """`message_start`."""
+
+    message: MessageAnswerWire
+
+
+class BlockStartWire(Struct):
+    """`content_block_start`."""
+
+    index: int
+    content_block: BlockWire
+
+
+class BlockDeltaWire(Struct):
+    """`content_block_delta`."""
+
+    index: int
+    delta: DeltaWire
+
+
+class BlockStopWire(Struct):
+    """`content_block_stop`."""
+
+    index: int
+
+
+class MessageEndWire(Struct):
+    """The reason why the answer ended."""
+
+    stop_reason: str | None = None
+
+
+class MessageDeltaWire(Struct):
+    """`message_delta`."""
+
+    delta: MessageEndWire
+    usage: MessageUsageWire
+
+
+class EventNameWire(Struct):
+    """The name of an event without a line `event:`."""
+
+    type: str
+
+
+AFTER = "after"
+"""The field that this server adds to a block of reasoning: the block's position in the message. A block
+without it comes first."""
+
+
+class BlockPlaceWire(Struct, forbid_unknown_fields=True):
+    """The position of a block of reasoning: how much of the message precedes it."""
+
+    text: Annotated[int, Meta(ge=0)] = 0
+    """Characters of text."""
+    calls: Annotated[int, Meta(ge=0)] = 0
+    """The number of calls."""
+
+
+class PlacedBlockWire(Struct):
+    """The fields of a block of reasoning that this server reads. The vendor gets the other fields back
+    unread."""
+
+    type: Literal["thinking", "redacted_thinking"]
+    after: BlockPlaceWire = field(default_factory=BlockPlaceWire)
+
+
+class ModelInfoWire(Struct):
+    """One model in the list."""
+
+    id: str
+
+
+class ModelListWire(Struct):
+    """The list of models."""
+
+    data: list[ModelInfoWire]

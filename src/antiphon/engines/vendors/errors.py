@@ -1,0 +1,154 @@
+"""Converts a vendor's failure to one of this server's errors. The message names the provider, but no address
+and no key.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isnan, nan
+
+from antiphon.engines.vendors.base import VendorError
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    ProviderError,
+    ProviderFailed,
+    ProviderKeyRefused,
+    ProviderModelMissing,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
+
+LONGEST_MESSAGE = 500
+"""The most characters of a vendor's message that a caller sees."""
+
+
+LONGEST_RETRY = 86_400.0
+"""The most seconds of a Retry-After. A longer one is shortened to this."""
+
+
+ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>,;]+", re.IGNORECASE)
+
+
+IP_ADDRESS = re.compile(
+    r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\])(?::\d+)?(?!\.?\w)"
+)
+
+
+KEY = re.compile(
+    r"\b(?:(?:sk|pk|gsk|xai|key|api)[-_](?=[\w\-.]*[\d*])|AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE
+)
+"""Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
+
+
+FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
+"""The name of a field in a request."""
+
+
+TOO_LONG_CODES: frozenset[str] = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
+)
+
+
+OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
+"""Codes of an account without credit. OpenAI sends them with 429, but waiting does not help."""
+
+
+ERROR_BY_STATUS: Mapping[int, type[ProviderError]] = {
+    401: ProviderKeyRefused,
+    403: ProviderKeyRefused,
+    404: ProviderModelMissing,
+    408: ProviderTimeout,
+    429: ProviderRateLimited,
+    503: ProviderUnavailable,
+    529: ProviderUnavailable,
+}
+"""The error of each status that has its own. Others give ProviderRefused below 500, and ProviderFailed
+above."""
+
+
+KEY_REFUSED = frozenset({"API_KEY_INVALID"})
+"""Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
+
+
+MESSAGES: Mapping[type[ProviderError], str] = {
+    ProviderKeyRefused: "refused this server's key; the operator must correct it",
+    ProviderModelMissing: "does not have this model",
+    ProviderRateLimited: "has no room for this request now",
+    ProviderTimeout: "did not answer in time",
+    ProviderUnavailable: "is not available now",
+    ProviderRefused: "refused the request",
+    ProviderFailed: "failed",
+}
+
+
+def build_error(
+    provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
+) -> AntiphonError:
+    """Returns the error for a vendor's response with this status. `secrets`: texts that must not be in its
+    message."""
+    error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
+    if error_type is None:
+        error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
+    retry_after = read_retry_after(headers)
+    retry_after = error.retry_after if retry_after is None else retry_after
+    cause = f"{provider} answered {status} {error.kind}".rstrip()
+    if status == 402 or error.kind in OUT_OF_CREDIT:
+        return ProviderUnavailable(
+            f"the provider {provider} has no credit left for this server's key; the operator must add some",
+            retry_after=retry_after,
+            cause=cause,
+        )
+    param = read_param(error) if error_type in (ProviderRefused, ProviderModelMissing) else None
+    message_text = "" if error_type is ProviderKeyRefused else scrub(error.message, secrets)
+    message = f"the provider {provider} {MESSAGES[error_type]}" + (
+        f": {message_text}" if message_text else ""
+    )
+    if error_type is ProviderRefused and error.kind in TOO_LONG_CODES:
+        return ContextLengthExceeded(message, param=param, cause=cause)
+    return error_type(message, param=param, retry_after=retry_after, cause=cause)
+
+
+def read_param(error: VendorError) -> str | None:
+    """Returns the field at fault; None if the vendor names none."""
+    return error.param if error.param is not None and FIELD.fullmatch(error.param) else None
+
+
+def scrub(message: str, secrets: Iterable[str]) -> str:
+    """Returns a vendor's message without secrets, addresses, keys and control characters, cut to
+    LONGEST_MESSAGE."""
+    text = ADDRESS.sub("(address)", message)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = KEY.sub("***", IP_ADDRESS.sub("(address)", text))
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Returns the seconds that a vendor wants no request: from the header retry-after-ms, or from
+    Retry-After, which is a number or a date. None if both are missing."""
+    value = headers.get("retry-after-ms")
+    scale = 1000.0
+    if value is None:
+        value, scale = headers.get("retry-after"), 1.0
+    if value is None:
+        return None
+    try:
+        seconds = float(value) / scale
+    except ValueError:
+        seconds = _count_seconds_until(value)
+    return min(max(seconds, 0.0), LONGEST_RETRY) if not isnan(seconds) else None
+
+
+def _count_seconds_until(date: str) -> float:
+    """Returns the seconds until an HTTP date; NaN if the text is no date."""
+    try:
+        moment = parsedate_to_datetime(date)
+    except (TypeError, ValueError, OverflowError):
+        return nan
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime.now(UTC)).total_seconds()

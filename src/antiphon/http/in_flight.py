@@ -1,0 +1,137 @@
+"""Running requests, and the events that end them early: the caller leaves, the time is up, the caller's key
+ends, or the server shuts down.
+
+An error must not be stored in an object that its traceback refers to. Such a reference cycle would keep the
+whole request, megabytes of memory, until the garbage collector runs.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from antiphon.domain.context import RequestProgress
+from antiphon.domain.identity import Actor
+from antiphon.errors import AntiphonError, AuthenticationFailed, DeadlineExceeded
+from antiphon.http.connection import Connection
+
+KEY_NOT_ACCEPTED = (
+    "the key of this request is not accepted any more: it was ended, its user disabled or taken out of the "
+    "project, or the project archived"
+)
+
+
+class ClientLeft(Exception):
+    """Raised when the caller has closed the connection. No answer is sent."""
+
+
+class InFlight:
+    """A running request, as a context manager. `end` cancels the request's task, and the context then raises
+    the error that `end` got."""
+
+    __slots__ = ("_connection", "_errors", "_is_active", "_progress", "_registry", "_task", "_timer", "actor")
+
+    def __init__(
+        self,
+        connection: Connection,
+        registry: "InFlightRegistry",
+        seconds: float,
+        actor: Actor,
+        progress: RequestProgress,
+    ) -> None:
+        registry.require_accepted(actor)
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        if task is None:
+            raise RuntimeError("InFlight needs a running task")
+        if connection.has_left:
+            raise ClientLeft
+        self.actor = actor
+        self._connection = connection
+        self._registry = registry
+        self._progress = progress
+        self._task = task
+        self._errors: list[Exception] = []
+        """The error that ended the request, until the context raises it. The list has at most one item."""
+        self._is_active = True
+        self._timer = loop.call_later(seconds, self._end_at_deadline, seconds)
+
+    def __enter__(self) -> "InFlight":
+        self._connection.on_leave = self._end_on_disconnect
+        self._registry.add(self)
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        self._is_active = False
+        self._registry.discard(self)
+        self._timer.cancel()
+        self._connection.on_leave = None
+        if self._errors and isinstance(raised, asyncio.CancelledError):
+            self._task.uncancel()
+            raise self._errors.pop() from None
+
+    def end(self, error: Exception) -> None:
+        """Ends the request with an error. Only the first call has an effect."""
+        if self._is_active and not self._errors:
+            self._errors.append(error)
+            self._progress.is_ended = isinstance(error, AntiphonError)
+            self._task.cancel()
+
+    def _end_at_deadline(self, seconds: float) -> None:
+        """Ends the request with DeadlineExceeded. `seconds`: the request timeout."""
+        self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
+
+    def _end_on_disconnect(self) -> None:
+        """Ends the request with ClientLeft."""
+        self.end(ClientLeft())
+
+
+class InFlightRegistry:
+    """All running requests of this process."""
+
+    def __init__(self, is_accepted: Callable[[Actor], bool] = lambda _: True) -> None:
+        """`is_accepted` returns whether the server still accepts an actor that it authenticated earlier."""
+        self._is_accepted = is_accepted
+        self._running: set[InFlight] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def add(self, request: InFlight) -> None:
+        """Registers a request that starts."""
+        self._running.add(request)
+
+    def discard(self, request: InFlight) -> None:
+        """Removes a request that has ended."""
+        self._running.discard(request)
+
+    def end(self, error: AntiphonError) -> None:
+        """Ends all requests with an error. Each caller gets the error as the answer, or as the last event of
+        the stream."""
+        for request in tuple(self._running):
+            request.end(error)
+
+    def require_accepted(self, actor: Actor) -> None:
+        """Raises AuthenticationFailed if the actor is no longer accepted. A key can end while the body
+        arrives."""
+        if not self._is_accepted(actor):
+            raise AuthenticationFailed(KEY_NOT_ACCEPTED)
+
+    def end_unaccepted(self) -> None:
+        """Ends the requests of callers that are no longer accepted. Call it after every change of keys."""
+        for request in tuple(self._running):
+            if not self._is_accepted(request.actor):
+                request.end(AuthenticationFailed(KEY_NOT_ACCEPTED))
+
+
+def cancel_on_disconnect(
+    connection: Connection,
+    registry: InFlightRegistry,
+    seconds: float,
+    actor: Actor,
+    progress: RequestProgress,
+) -> InFlight:
+    """Returns a context that cancels its block and then raises an error:
+
+    ClientLeft if the caller leaves; DeadlineExceeded after `seconds`;
+    AuthenticationFailed if the caller is no longer accepted; or the error of `registry.end`.
+    """
+    return InFlight(connection, registry, seconds, actor, progress)

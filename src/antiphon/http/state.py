@@ -1,0 +1,127 @@
+"""The objects that the HTTP layer uses. Assembly passes them in."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from starlette.types import Scope
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.dialects.base import (
+    Dialect,
+    Endpoint,
+    TokenService,
+)
+from antiphon.domain.context import Clock, Context, SystemClock, Tracer
+from antiphon.domain.events import Event
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
+from antiphon.domain.values import Struct, field
+from antiphon.engines.registry import ModelRegistry
+from antiphon.http.body_budget import BodyBudget
+from antiphon.http.in_flight import InFlightRegistry
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
+from antiphon.pipeline.adapters import AdapterRegistry
+from antiphon.pipeline.deployments import Deployments
+from antiphon.retrieval.knowledge import KnowledgeTables
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.exposition import Totals
+from antiphon.telemetry.metrics import Metrics
+
+
+class Runner(Protocol):
+    """The interface of the pipeline for the HTTP layer."""
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether the usage of each request is recorded."""
+
+    def run(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Returns a context of the generation's events. Entering it does no work; reading the iterator runs
+        the generation, and leaving the context ends it."""
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        """Returns the vectors of texts. Cancelling ends the work."""
+
+    async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
+        """Returns the scores of documents for a query. Cancelling ends the work."""
+
+
+class Coordination(Protocol):
+    """The interface of the coordinator for the HTTP layer."""
+
+    async def ping(self) -> bool:
+        """Whether the coordinator answers."""
+
+    async def collect_totals(self) -> tuple[int, Totals]:
+        """Returns the number of other HTTP processes, and the sums of their counters. The sums include ended
+        processes."""
+
+
+class AppState(Struct, frozen=True):
+    """Everything that the application and its handlers use."""
+
+    pipeline: Runner
+    models: ModelRegistry
+    dialect: Dialect
+    """The dialect of paths without a prefix."""
+    settings: ServerSettings
+    verifiers: tuple[TokenVerifier, ...] = ()
+    """The verifiers of credentials. If there are none, every caller is the local anonymous actor and must be
+    on this machine."""
+    clock: Clock = field(default_factory=SystemClock)
+    in_flight: InFlightRegistry = field(default_factory=InFlightRegistry)
+    """The running requests, which shutdown ends."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """The metrics, shared with the pipeline, which counts generations."""
+    limiter: MonitoredLimiter | None = None
+    """The limiter, if another process counts the limits. That process can become unavailable."""
+    limits_open: bool = False
+    """Whether limited requests are accepted while the limiter is unavailable."""
+    ledger: MonitoredLedger | None = None
+    """The ledger of generations; None if keys are off."""
+    coordinator: Coordination | None = None
+    """The coordinator of the server's HTTP processes; None if there is only one process."""
+    body_budget: BodyBudget = field(default_factory=BodyBudget)
+    """The total size of all request bodies."""
+    adapters: AdapterRegistry | None = None
+    """The registry that loads and unloads adapters; None if callers cannot do so."""
+    deployments: Deployments | None = None
+    """Deploys adapters from repositories; None if callers cannot deploy adapters."""
+    tokens: TokenService | None = None
+    """The access tokens of users; None if keys are off."""
+    knowledge: KnowledgeTables | None = None
+    """The knowledge tables; None if the server keeps none."""
+    tracer: Tracer | None = None
+    """Begins the spans of requests; None without tracing."""
+    keys_on: bool = False
+    """Whether the server has projects, users and keys."""
+    admin_endpoints: tuple[Endpoint, ...] = ()
+    """The endpoints of projects, users, keys, limits, prices and usage; empty if keys are off."""
+    prefixed_dialects: tuple[Dialect, ...] = ()
+    """The dialects that have a prefix."""
+
+    @property
+    def dialects(self) -> tuple[Dialect, ...]:
+        """All dialects, the one without a prefix first."""
+        return (self.dialect, *self.prefixed_dialects)
+
+    def get_dialect(self, path: str) -> Dialect:
+        """Returns the dialect that answers requests to a path, also if the path is unknown."""
+        dialects = (dialect for dialect in self.prefixed_dialects if is_under(path, dialect.prefix))
+        return next(dialects, self.dialect)
+
+
+def is_under(path: str, prefix: str) -> bool:
+    """Whether a path equals the prefix or is below it."""
+    return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
+
+
+def group_headers(scope: Scope) -> dict[bytes, list[bytes]]:
+    """Returns the values of each header of a scope."""
+    headers: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name, []).append(value)
+    return headers

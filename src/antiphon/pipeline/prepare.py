@@ -1,0 +1,55 @@
+"""Prepares a request on one route, without the optional parameters that the route's engine lacks."""
+
+from collections.abc import Callable
+from functools import partial
+
+from antiphon.domain.context import Context
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning, SamplingOptions
+from antiphon.domain.values import replace
+from antiphon.engines.base import Engine, PreparedRequest
+from antiphon.errors import (
+    UnsupportedParameter,
+)
+
+
+async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:
+    """Prepares the request, and records in the progress which optional parameters were removed. Raises
+    UnsupportedParameter for a parameter that is not optional, or another RequestError."""
+    removed_names: tuple[str, ...] = ()
+    while True:
+        try:
+            prepared = await engine.prepare(request, context)
+        except UnsupportedParameter as error:
+            name = error.param or ""
+            if name not in request.optional:
+                raise
+        else:
+            context.progress.unread += removed_names
+            return prepared
+        request, removed_names = remove_parameter(request, name), (*removed_names, name)
+
+
+def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest:
+    """Returns the request without one of its optional parameters."""
+    request = replace(request, optional=request.optional - {name})
+    if name in SamplingOptions.__struct_fields__:
+        return replace(request, sampling=replace(request.sampling, **{name: None}))
+    if name == "stop":
+        return replace(request, output=replace(request.output, stop=()))
+    remove_option = partial(_remove_reasoning_option, name)
+    return replace(
+        request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)
+    )
+
+
+def _change_reasoning(prompt: Prompt, change: Callable[[Reasoning], Reasoning]) -> Prompt:
+    """Returns the prompt with its reasoning changed. A raw prompt has no reasoning."""
+    return replace(prompt, reasoning=change(prompt.reasoning)) if isinstance(prompt, Conversation) else prompt
+
+
+def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
+    """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
+    option to remove."""
+    if name == reasoning.terms.effort:
+        return replace(reasoning, effort=None, wanted=False)
+    return replace(reasoning, budget=None) if name == reasoning.terms.budget else reasoning
