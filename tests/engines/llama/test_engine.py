@@ -351,6 +351,19 @@ async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
     await engine.aclose()
 
 
+async def test_no_model_is_freed_while_a_text_is_tokenized(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
+        go = threading.Event()
+        engine._long_text_threads.submit(go.wait, PATIENCE)
+        closing = group.create_task(engine.aclose())
+        assert engine._thread
+        await asyncio.to_thread(engine._thread.join, 0.3)  # it frees the model as the last thing that it does
+        assert engine._thread.is_alive()
+        go.set()
+        await closing
+        assert not engine._thread.is_alive()
+
+
 async def test_a_short_text_waits_for_no_long_one(models):
     async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
         go = threading.Event()

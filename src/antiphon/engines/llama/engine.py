@@ -192,7 +192,14 @@ class LlamaTokenEngine:
             worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.end_ids, post, self._clock)
         ready.set_result((loaded, worker))
         worker.run()
+        self._end_tokenizing()
         loaded.close()
+
+    def _end_tokenizing(self) -> None:
+        """Waits for texts that are being tokenized, and accepts no more. They use the model, so it must not
+        be freed before."""
+        for threads in (self._text_threads, self._long_text_threads):
+            threads.shutdown()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence. Closing the generator ends the sequence, and returns when all resources of the
@@ -268,8 +275,7 @@ class LlamaTokenEngine:
             await self._constraints.aclose()
         if self._worker is not None:
             self._worker.stop()
-        for threads in (self._text_threads, self._long_text_threads):
-            await asyncio.to_thread(threads.shutdown)  # no thread may tokenize while the model is freed
+        await asyncio.to_thread(self._end_tokenizing)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
