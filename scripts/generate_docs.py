@@ -34,12 +34,7 @@ from antiphon.settings.models import (
     AliasSettings,
     ModelSettings,
 )
-from antiphon.settings.providers import (
-    ProfileSettings,
-    ProviderSettings,
-    RoutedModelSettings,
-    RouteSettings,
-)
+from antiphon.settings.providers import ProfileSettings, ProviderSettings, RoutedModelSettings, RouteSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from antiphon.telemetry import exposition as engines
 from antiphon.telemetry import metrics as gateway

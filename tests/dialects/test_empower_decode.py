@@ -5,8 +5,8 @@ import json
 import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
+from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.fields import FIELDS, TABLES, EmpowerScope
-from antiphon.dialects.empower.wire_format import decode_chat
 from antiphon.domain.messages import Role, ToolChoice
 from antiphon.domain.request import ConstraintKind
 from antiphon.errors import (

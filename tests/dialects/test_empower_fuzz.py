@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.dialect import decode_deploy
 from antiphon.dialects.empower.encode import encode_flat_error
 from antiphon.dialects.empower.fields import TABLES, EmpowerScope
-from antiphon.dialects.empower.wire_format import decode_chat
 from antiphon.errors import RequestError
 from antiphon.weights.hub.adapters import HubAdapters
 

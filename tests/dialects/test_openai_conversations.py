@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.dialects.empower.wire_format import decode_chat as empower_chat
+from antiphon.dialects.empower.decode import decode_chat as empower_chat
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Role

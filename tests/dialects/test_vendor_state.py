@@ -5,8 +5,8 @@ import json
 import pytest
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.empower.decode import decode_chat as empower_chat
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
-from antiphon.dialects.empower.wire_format import decode_chat as empower_chat
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions, OpenAICompletions, decode_chat

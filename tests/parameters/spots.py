@@ -61,23 +61,14 @@ class Spot:
         return name in table and table[name].support is FieldSupport.SUPPORTED
 
 
-BOOKS = {
-    "empower": "empower.wire_format",
-    "fireworks": "fireworks.decode",
-    "jamai": "jamai.wire_types",
-    "openai": "common.fields",
-    "sgp": "sgp.decode",
-}
-"""The module that has the field table of each dialect."""
-
-
 def books() -> dict[str, FieldTable]:
     """The book of every dialect that there is. OpenAI's is the one that the others share."""
     found = {}
     for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
         name = module.name.rpartition(".")[2]
         if module.ispkg and name != "common":
-            found[name] = import_module(f"{dialects.__name__}.{BOOKS[name]}").FIELD_TABLE
+            scope = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
+            found[name] = import_module(scope).FIELD_TABLE
     return found
 
 

@@ -6,13 +6,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.ray.config import (
-    ClusterAddress,
-    DriverConfig,
-    NodeConfig,
-    Placement,
-    require_ray,
-)
+from antiphon.engines.host.ray.config import ClusterAddress, DriverConfig, NodeConfig, Placement, require_ray
 from antiphon.engines.host.ray.engine import build_actor_options, build_deployment_name, build_scaling
 from antiphon.engines.host.ray.node import (
     describe_resources,

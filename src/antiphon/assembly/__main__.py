@@ -1,6 +1,5 @@
 """The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration to
-standard input (`engines.host.control`).
-"""
+standard input (`engines.host.control`)."""
 
 import asyncio
 import logging

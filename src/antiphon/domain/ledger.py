@@ -1,6 +1,5 @@
 """The ledger's entries, and sums over them. There is one entry for each generation: complete, cancelled,
-failed, or ended by a crash.
-"""
+failed, or ended by a crash."""
 
 import json
 from collections.abc import Mapping, Sequence

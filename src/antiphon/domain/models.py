@@ -1,6 +1,5 @@
 """Models as callers see them: aliases, profiles, LoRA adapters and their deployment. Also the load of engines
-and routes.
-"""
+and routes."""
 
 import dataclasses
 import re

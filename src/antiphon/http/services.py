@@ -1,6 +1,5 @@
 """The server's implementation of `Services`: generation, models, token ids and adapters. It depends on no
-dialect.
-"""
+dialect."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -7,11 +7,7 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.dialects.base import (
-    Dialect,
-    Endpoint,
-    TokenService,
-)
+from antiphon.dialects.base import Dialect, Endpoint, TokenService
 from antiphon.domain.context import Clock, Context, SystemClock, Tracer
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest

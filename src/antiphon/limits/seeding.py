@@ -1,6 +1,5 @@
 """Reads past usage from the ledger. A counter that is created starts with this usage: after a start of the
-process, and for a new limit.
-"""
+process, and for a new limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -11,20 +11,9 @@ from copy import copy
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, RequestProgress, Span
 from antiphon.domain.events import Event
-from antiphon.domain.request import (
-    EmbeddingRequest,
-    Embeddings,
-    GenerationRequest,
-    Ranking,
-    RerankRequest,
-)
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.values import replace
-from antiphon.errors import (
-    DeadlineExceeded,
-    EngineError,
-    ProviderError,
-    RequestError,
-)
+from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
 from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
 
 Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]

@@ -3,21 +3,11 @@
 from antiphon.domain.context import Context
 from antiphon.domain.memory import MEMORY_FIELD, BudgetedStrategy
 from antiphon.domain.messages import Message
-from antiphon.domain.request import (
-    Conversation,
-    GenerationRequest,
-    Output,
-    Overflow,
-    SamplingOptions,
-)
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, SamplingOptions
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
-from antiphon.errors import (
-    ContextLengthExceeded,
-    MissingParameter,
-    UnsupportedParameter,
-)
+from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
 from antiphon.memory import PromptBudget, choose_budget
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.routing import RoutePolicy, RouteUse

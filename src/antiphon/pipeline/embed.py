@@ -18,12 +18,7 @@ from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
-from antiphon.pipeline.spans import (
-    EMBEDDINGS,
-    RERANK,
-    close_operation,
-    open_operation,
-)
+from antiphon.pipeline.spans import EMBEDDINGS, RERANK, close_operation, open_operation
 from antiphon.telemetry.logs import record
 
 

@@ -7,9 +7,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import Engine, PreparedRequest
-from antiphon.errors import (
-    UnsupportedParameter,
-)
+from antiphon.errors import UnsupportedParameter
 
 
 async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:

@@ -9,29 +9,13 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.memory import (
-    LastMessages,
-    LastTokens,
-    MemoryReport,
-    RelevantTurns,
-)
+from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawPrompt
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.registry import Model, ModelRegistry
-from antiphon.errors import (
-    ContextLengthExceeded,
-    InvalidValue,
-    ModelNotFound,
-    PermissionDenied,
-)
-from antiphon.memory import (
-    LONGEST_TURN,
-    SHORTEST_CUT,
-    RankedTurns,
-    TurnSearch,
-    keep_last_messages,
-)
+from antiphon.errors import ContextLengthExceeded, InvalidValue, ModelNotFound, PermissionDenied
+from antiphon.memory import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
 from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (

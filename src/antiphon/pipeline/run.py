@@ -27,12 +27,7 @@ from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.retrieve import ReferencedEvents, RetrievalStages
 from antiphon.pipeline.routing import RoutePolicy, resolve
-from antiphon.pipeline.spans import (
-    describe_references,
-    open_generation,
-    open_memory,
-    open_retrieval,
-)
+from antiphon.pipeline.spans import describe_references, open_generation, open_memory, open_retrieval
 from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics

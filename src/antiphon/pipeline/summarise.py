@@ -9,11 +9,7 @@ summary does not cover. The writer is the model that writes the summary.
 from contextlib import AbstractContextManager
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.memory import (
-    MEMORY_FIELD,
-    MemoryReport,
-    Summary,
-)
+from antiphon.domain.memory import MEMORY_FIELD, MemoryReport, Summary
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.values import Struct, replace

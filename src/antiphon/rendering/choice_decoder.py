@@ -1,6 +1,5 @@
 """Decodes one choice: converts the tokens of its sequence to text, and finds its stop strings, its end and
-its counts.
-"""
+its counts."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing

@@ -11,14 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
-from antiphon.domain.events import (
-    Event,
-    Finished,
-    Scores,
-    Started,
-    TextDelta,
-    join_scores,
-)
+from antiphon.domain.events import Event, Finished, Scores, Started, TextDelta, join_scores
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent

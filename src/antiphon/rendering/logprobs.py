@@ -1,6 +1,5 @@
 """Log-probabilities: limits their number, collects them for prompts and choices, and ranks candidates by them
-(`best_of`).
-"""
+(`best_of`)."""
 
 import asyncio
 import sys

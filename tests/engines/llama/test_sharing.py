@@ -32,13 +32,7 @@ from antiphon.errors import (
     Overloaded,
 )
 from tests.engines.llama.conftest import loaded
-from tests.engines.llama.holding import (
-    StepClock,
-    get_load,
-    load_stepped,
-    take_event,
-    wait_until_submitted,
-)
+from tests.engines.llama.holding import StepClock, get_load, load_stepped, take_event, wait_until_submitted
 from tests.support.model_files import CANTOR
 
 TALE = "Once upon a time there was a small dragon who lived under a hill and counted the stars every night. "

@@ -19,13 +19,7 @@ from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.errors import (
-    ProviderBroken,
-    ProviderFailed,
-    ProviderKeyRefused,
-    ProviderTimeout,
-    SettingsError,
-)
+from antiphon.errors import ProviderBroken, ProviderFailed, ProviderKeyRefused, ProviderTimeout, SettingsError
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import await_until

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import (
-    PROJECT,
-    Admin,
-    connect_admin,
-    find_id,
-)
+from antiphon.cli.admin_client import PROJECT, Admin, connect_admin, find_id
 from antiphon.cli.output import CallFailed, Card, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError

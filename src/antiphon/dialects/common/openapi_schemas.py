@@ -1,6 +1,5 @@
 """Builds schemas and operations for the OpenAPI document from endpoints, their wire types and field
-tables.
-"""
+tables."""
 
 import re
 from collections.abc import Iterable, Mapping

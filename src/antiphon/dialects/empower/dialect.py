@@ -38,9 +38,9 @@ from antiphon.dialects.common.openapi_schemas import (
 )
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.empower import wire_types
+from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
 from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope, filter_fields
-from antiphon.dialects.empower.wire_format import decode_chat
 from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor, ActorKind, Right

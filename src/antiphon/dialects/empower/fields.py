@@ -1,6 +1,5 @@
 """The table of all request fields of Empower's page and of its former engine, and how Antiphon treats
-them.
-"""
+them."""
 
 from enum import StrEnum
 

@@ -15,9 +15,7 @@ from antiphon.dialects.common.constraint_fields import (
     shorten_names,
 )
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
-from antiphon.dialects.common.field_table import (
-    FieldReport,
-)
+from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
 from antiphon.dialects.common.request_types import NamedSchema
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat

@@ -37,12 +37,7 @@ from antiphon.dialects.common.request_types import (
     TokenId,
     ToolShape,
 )
-from antiphon.dialects.common.response_types import (
-    AssistantMessage,
-    Delta,
-    MaybeReferences,
-    UsageShape,
-)
+from antiphon.dialects.common.response_types import AssistantMessage, Delta, MaybeReferences, UsageShape
 
 MOST_ALTERNATIVES = 5
 """The most alternatives at each position, as on the page."""

@@ -18,12 +18,7 @@ from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.jamai.models import build_id
 from antiphon.dialects.jamai.table_endpoints import to_datetime
 from antiphon.domain.values import replace
-from antiphon.errors import (
-    InvalidValue,
-    MissingParameter,
-    UnknownParameter,
-    UnsupportedParameter,
-)
+from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 from antiphon.retrieval.base import ChunkInput, TableInfo, TextChunk
 
 ID, UPDATED, TITLE, TEXT = "ID", "Updated at", "Title", "Text"

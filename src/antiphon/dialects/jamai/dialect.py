@@ -1,6 +1,5 @@
 """JamAI Base's dialect: its endpoints, those of knowledge tables included, and its part of the OpenAPI
-document.
-"""
+document."""
 
 from collections.abc import Mapping
 from functools import cache

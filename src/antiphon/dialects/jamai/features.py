@@ -3,18 +3,10 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from antiphon.dialects.base import (
-    Answer,
-    Endpoint,
-    Handler,
-    Request,
-    Services,
-)
+from antiphon.dialects.base import Answer, Endpoint, Handler, Request, Services
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.domain.identity import Right
-from antiphon.errors import (
-    FeatureNotServed,
-)
+from antiphon.errors import FeatureNotServed
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

@@ -1,6 +1,5 @@
 """The table of all request fields of JamAI Base's page, its embeddings and rankings, and how Antiphon treats
-them.
-"""
+them."""
 
 from enum import StrEnum
 

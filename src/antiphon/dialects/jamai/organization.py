@@ -46,13 +46,7 @@ from antiphon.dialects.jamai.wire_types import Done, Health
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import DEFAULT_PROJECT, NAME_PATTERN, Key, Project
 from antiphon.domain.values import replace
-from antiphon.errors import (
-    InvalidValue,
-    MissingParameter,
-    NotFound,
-    PermissionDenied,
-    UnsupportedParameter,
-)
+from antiphon.errors import InvalidValue, MissingParameter, NotFound, PermissionDenied, UnsupportedParameter
 
 ORGANIZATION = OWNER
 """The id of the only organization."""

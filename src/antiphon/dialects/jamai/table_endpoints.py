@@ -15,9 +15,7 @@ from antiphon.dialects.jamai.generation import DIALECT
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import Right
-from antiphon.errors import (
-    AntiphonError,
-)
+from antiphon.errors import AntiphonError
 from antiphon.retrieval.base import LONGEST_NAME
 
 ROOT = f"{BASE}/v2/gen_tables/knowledge"

@@ -1,6 +1,5 @@
 """The JSON types of JamAI Base's requests, answers and errors. Parts with the same meaning in OpenAI's format
-use OpenAI's types.
-"""
+use OpenAI's types."""
 
 from typing import Annotated, Any, Literal
 

@@ -4,15 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.base import (
-    JSON,
-    Answer,
-    EmbeddingCall,
-    Endpoint,
-    Request,
-    RequestBody,
-    Services,
-)
+from antiphon.dialects.base import JSON, Answer, EmbeddingCall, Endpoint, Request, RequestBody, Services
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import (
     EmbeddingsAnswer,

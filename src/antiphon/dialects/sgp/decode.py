@@ -12,9 +12,7 @@ from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_schema
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
-from antiphon.dialects.common.field_table import (
-    FieldReport,
-)
+from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import filter_stream_options
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.messages import filter_messages
@@ -27,7 +25,7 @@ from antiphon.dialects.common.vendor_fields import (
     read_inference_timeout,
 )
 from antiphon.dialects.sgp.fields import TABLES, SgpScope, filter_fields
-from antiphon.dialects.sgp.wire_format import (
+from antiphon.dialects.sgp.wire_types import (
     KnownFormat,
     SgpChatCompletionRequest,
     SgpCommonRequest,

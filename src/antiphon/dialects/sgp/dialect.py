@@ -41,7 +41,6 @@ from antiphon.dialects.common.openapi_schemas import (
 )
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.strict_json import sanitize_key
-from antiphon.dialects.sgp import wire_format
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
 from antiphon.dialects.sgp.fields import TABLES, SgpScope
@@ -299,14 +298,14 @@ EXAMPLES: Mapping[str, object] = {
     "LegacyTextRequest": {"model": "cantor", "prompt": "Once upon a time"},
 }
 
-ERROR = wire_format.SgpError
+ERROR = wire_types.SgpError
 
 
 class SgpChatCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/chat/completions."""
 
     shapes = (
-        wire_format.SgpChatCompletionRequest,
+        wire_types.SgpChatCompletionRequest,
         response_types.ChatCompletion,
         response_types.ChatCompletionChunk,
     )
@@ -326,7 +325,7 @@ class SgpChatCompletions(CodecOptions):
 class SgpCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/completions."""
 
-    shapes = (wire_format.SgpCompletionRequest, wire_format.SgpCompletion, wire_format.SgpCompletion)
+    shapes = (wire_types.SgpCompletionRequest, wire_types.SgpCompletion, wire_types.SgpCompletion)
 
     def decode(self, body: bytes) -> GenerationCall:
         return decode_text(body, self._reports_unknown, self._strict)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from antiphon.dialects.common.chunks import OpenAIStreamEncoder, Part
-from antiphon.dialects.sgp.wire_format import SgpError, SgpProblem, SgpStreamError
+from antiphon.dialects.sgp.wire_types import SgpError, SgpProblem, SgpStreamError
 from antiphon.errors import AntiphonError, MalformedBody, RequestError
 from antiphon.validation_messages import STEP
 

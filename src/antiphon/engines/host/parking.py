@@ -1,6 +1,5 @@
 """The state of a model that is loaded on request, in an HTTP process: whether the model is parked, and why it
-cannot be loaded now. The supervisor loads it.
-"""
+cannot be loaded now. The supervisor loads it."""
 
 import asyncio
 import time

@@ -1,6 +1,5 @@
 """Open calls to an engine host: their replies, the limit of unsent bytes, and the adapters to send again
-after a restart.
-"""
+after a restart."""
 
 import asyncio
 from collections import deque

@@ -1,6 +1,5 @@
 """The lines that the supervisor writes to an HTTP process while it runs: the states of engine hosts, and the
-steps of a reload.
-"""
+steps of a reload."""
 
 from enum import StrEnum
 

@@ -1,6 +1,5 @@
 """Converts a vendor's failure to one of this server's errors. The message names the provider, but no address
-and no key.
-"""
+and no key."""
 
 import re
 from collections.abc import Iterable, Mapping

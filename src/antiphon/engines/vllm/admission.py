@@ -1,7 +1,6 @@
 """Admits sequences to vLLM: a limited number runs at once, each in a place, and the others wait in a queue.
 vLLM gets a sequence only when a place is free. So vLLM's own queue stays empty, and callers take turns in
-this queue.
-"""
+this queue."""
 
 import asyncio
 import time
@@ -12,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.fair_queue import FairQueue, Waiter
 from antiphon.domain.values import Struct
-from antiphon.engines.base import (
-    TokenRequest,
-)
+from antiphon.engines.base import TokenRequest
 
 if TYPE_CHECKING:
     pass

@@ -1,6 +1,5 @@
 """Reads the facts of a folder of weights: config.json, generation_config.json, tokenizer_config.json and the
-chat template. It reads no weights and imports no library.
-"""
+chat template. It reads no weights and imports no library."""
 
 import json
 import math

@@ -14,9 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 
 from antiphon.domain.context import Clock
-from antiphon.errors import (
-    EngineError,
-)
+from antiphon.errors import EngineError
 from antiphon.ledger.segments import try_lock
 from antiphon.processes.coordinator.coordinator import Coordinator
 from antiphon.processes.coordinator.limiter import PATIENCE_S, SharedLimiter

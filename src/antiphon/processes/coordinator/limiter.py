@@ -12,13 +12,7 @@ from typing import Protocol
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.domain.values import Struct
-from antiphon.errors import (
-    AntiphonError,
-    BudgetExceeded,
-    LargerThanLimit,
-    LimitsUnavailable,
-    RateLimited,
-)
+from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.processes.coordinator.session import (
     AskLimits,

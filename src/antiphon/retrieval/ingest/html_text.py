@@ -1,6 +1,5 @@
 """Converts HTML to Markdown: headings, paragraphs, lists, tables and preformatted text. It keeps the text of
-links and the descriptions of images. It drops scripts, styles and comments. It fetches nothing.
-"""
+links and the descriptions of images. It drops scripts, styles and comments. It fetches nothing."""
 
 import re
 from enum import Enum

@@ -25,13 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from antiphon.domain.values import Struct, replace
-from antiphon.errors import (
-    AntiphonError,
-    Conflict,
-    KnowledgeTableDamaged,
-    KnowledgeUnavailable,
-    NotFound,
-)
+from antiphon.errors import AntiphonError, Conflict, KnowledgeTableDamaged, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import (
     LONGEST_NAME,
     IndexLimits,

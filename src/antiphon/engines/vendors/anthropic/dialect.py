@@ -5,18 +5,10 @@ from collections.abc import Iterable
 import msgspec
 
 from antiphon.domain.events import Event
-from antiphon.domain.request import (
-    EmbeddingRequest,
-    Embeddings,
-    GenerationRequest,
-    Ranking,
-    RerankRequest,
-)
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.engines.vendors.anthropic.decode import MessagesDecoder, decode_answer, decode_error
 from antiphon.engines.vendors.anthropic.encode import encode_request
-from antiphon.engines.vendors.anthropic.wire_types import (
-    ModelListWire,
-)
+from antiphon.engines.vendors.anthropic.wire_types import ModelListWire
 from antiphon.engines.vendors.base import (
     Attributes,
     StreamDecoder,
@@ -25,9 +17,7 @@ from antiphon.engines.vendors.base import (
     VendorModel,
     build_rerank_refusal,
 )
-from antiphon.engines.vendors.parameters import (
-    shows_reasoning,
-)
+from antiphon.engines.vendors.parameters import shows_reasoning
 from antiphon.errors import UnsupportedParameter
 
 # --- tools --------------------------------------------------------------------------------------------------

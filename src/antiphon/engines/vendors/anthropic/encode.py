@@ -28,16 +28,8 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
-from antiphon.engines.vendors.anthropic.wire_types import (
-    AFTER,
-    BlockPlaceWire,
-    PlacedBlockWire,
-)
-from antiphon.engines.vendors.base import (
-    Attributes,
-    UpstreamCall,
-    VendorModel,
-)
+from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire, PlacedBlockWire
+from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import (
     add_extra_fields,
     list_sampling,

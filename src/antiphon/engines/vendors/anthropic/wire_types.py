@@ -1,6 +1,5 @@
 """The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
-delta cannot be read, since its content would be lost.
-"""
+delta cannot be read, since its content would be lost."""
 
 from typing import Annotated, Literal
 

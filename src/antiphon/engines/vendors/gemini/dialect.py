@@ -11,13 +11,7 @@ from typing import Any
 import msgspec
 
 from antiphon.domain.events import Event
-from antiphon.domain.request import (
-    EmbeddingRequest,
-    Embeddings,
-    GenerationRequest,
-    Ranking,
-    RerankRequest,
-)
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.engines.vendors.base import (
     Attributes,
     StreamDecoder,
@@ -27,10 +21,7 @@ from antiphon.engines.vendors.base import (
     build_rerank_refusal,
     join_vectors,
 )
-from antiphon.engines.vendors.gemini.decode import (
-    GeminiDecoder,
-    decode_error,
-)
+from antiphon.engines.vendors.gemini.decode import GeminiDecoder, decode_error
 from antiphon.engines.vendors.gemini.encode import JSON, RESOURCES, build_path, encode_request
 from antiphon.engines.vendors.gemini.wire_types import GeminiModels, GeminiVectors
 from antiphon.errors import UnsupportedParameter

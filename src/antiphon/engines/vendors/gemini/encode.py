@@ -35,10 +35,7 @@ from antiphon.domain.vendor_fields import (
     THINKING_BLOCKS,
     list_cache_marks,
 )
-from antiphon.engines.vendors.base import (
-    UpstreamCall,
-    VendorModel,
-)
+from antiphon.engines.vendors.base import UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.decode import encode_part, read_blocks, split_text
 from antiphon.engines.vendors.parameters import (
     add_extra_fields,

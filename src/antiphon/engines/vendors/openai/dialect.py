@@ -8,13 +8,7 @@ from sys import byteorder
 import msgspec
 
 from antiphon.domain.events import Event
-from antiphon.domain.request import (
-    EmbeddingRequest,
-    Embeddings,
-    GenerationRequest,
-    Ranking,
-    RerankRequest,
-)
+from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.engines.vendors.base import (
     Attributes,
     StreamDecoder,

@@ -28,11 +28,7 @@ from antiphon.domain.request import (
     Truncation,
 )
 from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_cache_marks
-from antiphon.engines.vendors.base import (
-    Attributes,
-    UpstreamCall,
-    VendorModel,
-)
+from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,

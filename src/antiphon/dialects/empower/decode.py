@@ -1,6 +1,5 @@
 """Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the defaults of
-Empower's API page.
-"""
+Empower's API page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,21 +7,13 @@ from typing import Any
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
 from antiphon.dialects.common.decode import read_attribution, read_sampling
-from antiphon.dialects.common.field_table import (
-    FieldReport,
-)
+from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
-from antiphon.dialects.common.request_types import (
-    MAX_SEQUENCES,
-    ChatCompletionRequest,
-    ChatMessage,
-)
+from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
-from antiphon.dialects.empower.wire_types import (
-    ChatRequest,
-)
+from antiphon.dialects.empower.wire_types import ChatRequest
 from antiphon.domain.messages import Message, Role, Tools
 from antiphon.domain.request import (
     Constraint,
