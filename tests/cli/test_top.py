@@ -17,7 +17,7 @@ from antiphon.cli.commands.top import (
     ModelRates,
     build_route_table,
     build_tables,
-    compute_rates,
+    compute_model_rates,
     compute_route_rates,
     estimate_quantile,
     parse_page,
@@ -71,7 +71,9 @@ AFTER = Load(
 
 
 def between(before: Load | None, after: Load | None) -> ModelRates:
-    (found,) = compute_rates(parse_page(page({NASTY: before}), 10.0), parse_page(page({NASTY: after}), 12.0))
+    (found,) = compute_model_rates(
+        parse_page(page({NASTY: before}), 10.0), parse_page(page({NASTY: after}), 12.0)
+    )
     assert found.model == NASTY
     return found
 

@@ -165,7 +165,7 @@ class RouteRates(Struct, frozen=True):
 def compute_route_rates(earlier: Reading, later: Reading) -> tuple[RouteRates, ...]:
     """Computes the figures of every route, except a local model under its own name."""
     return tuple(
-        _compute_rates(earlier, later, model, route) for model, route in _list_routes(later) if model != route
+        _compute_route(earlier, later, model, route) for model, route in _list_routes(later) if model != route
     )
 
 
@@ -176,7 +176,7 @@ def _list_routes(reading: Reading) -> Iterator[tuple[str, str]]:
             yield model, route
 
 
-def _compute_rates(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
+def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:
     """Computes the figures of one route."""
     labels = {"model": model, "route": route}
     outcomes = later.list_label_values(f"{ROUTE_PREFIX}attempts_total", "outcome", **labels)
@@ -362,7 +362,7 @@ class MetricsMonitor:
             self._problem = problem.message
 
     def compute_model_rates(self) -> tuple[ModelRates, ...]:
-        return compute_rates(self._readings[0], self._readings[-1])
+        return compute_model_rates(self._readings[0], self._readings[-1])
 
     def build_display(self) -> RenderableType:
         """Builds the title, the last problem and the tables."""
@@ -436,7 +436,7 @@ def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
     return (*figures, f"{device.used / max(1, device.memory):.0%}", name, bar)
 
 
-def compute_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
+def compute_model_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
     """Computes the figures of every model, in the page's order."""
     models = later.list_label_values(f"{ENGINE_PREFIX}up", "model")
     return tuple(_ReadingPair(earlier, later, model).compute_rates() for model in models)

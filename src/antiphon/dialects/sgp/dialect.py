@@ -41,6 +41,7 @@ from antiphon.dialects.common.openapi_schemas import (
 )
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
 from antiphon.dialects.sgp.fields import TABLES, SgpScope
