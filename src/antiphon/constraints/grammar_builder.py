@@ -283,9 +283,9 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
-            return _build_json_grammar({"type": "object"}, constraint)
+            return _build_schema_grammar({"type": "object"}, constraint)
         case ConstraintKind.JSON_SCHEMA:
-            return _build_json_grammar(make_compilable(source, field), constraint)
+            return _build_schema_grammar(make_compilable(source, field), constraint)
         case ConstraintKind.REGEX:
             return _build_lark_grammar(f"start: {_translate_regex(source, field)}")
         case ConstraintKind.CHOICE:
@@ -344,7 +344,7 @@ def _build_lark_grammar(text: str) -> Grammar:
     return Grammar(LLMatcher.grammar_from_lark(text))
 
 
-def _build_json_grammar(schema: object, constraint: Constraint) -> Grammar:
+def _build_schema_grammar(schema: object, constraint: Constraint) -> Grammar:
     """Builds the grammar of a JSON schema, with the caller's whitespace pattern if there is one."""
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:

@@ -1,5 +1,9 @@
 """Decodes one choice: converts the tokens of its sequence to text, and finds its stop strings, its end and
-its counts."""
+its counts.
+
+`ScoredDecoder` in `logprobs` also matches stop strings: it decodes the tokens of choices with
+log-probabilities.
+"""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing

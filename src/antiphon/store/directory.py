@@ -1,4 +1,5 @@
-"""Reads the directory from the database, and writes its changes. The audit lists the changes.
+"""Reads the directory from the database, and writes its changes. The directory is all projects, users,
+members, keys, limits and prices. The audit lists the changes.
 
 It reads all of the directory, or only the changes since an earlier read. `change_directory` opens a
 transaction that increments the revision and writes an audit entry. `SqlFeed` reports changes by any process
