@@ -248,6 +248,7 @@ def test_norms_may_have_their_old_names(tmp_path: Path, encoder: Path) -> None:
         (["sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"], "module Dense"),
         (["sentence_transformers.models.Transformer", "my.own.Module"], "module Module"),
         ([None], r"module \?"),
+        (["sentence_transformers.models.Transformer", "without a name."], "the module"),
     ],
 )
 def test_other_sentence_transformers_modules_are_refused(

@@ -473,9 +473,11 @@ class AdapterRegistry:
         digest = model.adapter.digest
         if any(_has_digest(model, digest) for model in self._list_adapters(model.parent)):
             return
-        with suppress(EngineUnavailable):
-            await self._targets[model.parent].engine.remove_adapter(digest)
-        await self._discard_file(model.project, digest)
+        try:
+            with suppress(EngineUnavailable):
+                await self._targets[model.parent].engine.remove_adapter(digest)
+        finally:
+            await self._discard_file(model.project, digest)
 
     async def _discard_file(self, project: str | None, digest: str) -> None:
         """Removes the file of a project's adapter if no name uses it any more, so a project cannot fill the

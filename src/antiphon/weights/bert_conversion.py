@@ -231,7 +231,8 @@ def _require_modules(source: Path) -> None:
     kinds = [
         str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules
     ]
-    if unsupported := next((kind for kind in kinds if kind not in MODULES), None):
+    unsupported = next((kind for kind in kinds if kind not in MODULES), None)
+    if unsupported is not None:
         raise ModelFileError(
             f"{source} has the module {unsupported[:80]} of sentence-transformers, which a GGUF encoder "
             f"does not compute; only {', '.join(MODULES)} are converted"

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.client import HostGroup
-from antiphon.errors import EngineUnavailable
+from antiphon.errors import DeadlineExceeded, EngineUnavailable
 
 
 class Host:
@@ -74,3 +74,15 @@ async def test_a_host_that_is_away_still_loses_an_adapter():
         host.adapters = {"d": "/d"}
     await build(*hosts).remove_adapter("d")
     assert [host.adapters for host in hosts] == [{}, {}]
+
+
+async def test_a_host_that_is_late_keeps_no_other_from_losing_an_adapter():
+    class Late(Host):
+        async def remove_adapter(self, digest: str) -> None:
+            raise DeadlineExceeded("no answer in time")
+
+    hosts = Late(), Host()
+    hosts[1].adapters = {"d": "/d"}
+    with pytest.raises(DeadlineExceeded):
+        await build(*hosts).remove_adapter("d")
+    assert hosts[1].adapters == {}

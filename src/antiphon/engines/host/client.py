@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ from antiphon.engines.host.pending_calls import (
     require_send_buffer,
 )
 from antiphon.errors import (
+    AntiphonError,
     DeadlineExceeded,
     EngineBusy,
     EngineDied,
@@ -455,11 +456,19 @@ class HostGroup:
             await host.add_adapter(digest, path)
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses the adapter to new sequences on every host. A host that is not connected does not get the
-        adapter again."""
+        """Removes the adapter from every host, so that new sequences cannot use it. A host that is not
+        connected does not get the adapter again. If a host fails otherwise, removes the adapter from the
+        other hosts and then raises the first error."""
+        problems: list[AntiphonError] = []
         for host in self._hosts:
-            with suppress(EngineUnavailable):
+            try:
                 await host.remove_adapter(digest)
+            except EngineUnavailable:
+                continue
+            except AntiphonError as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
         """Notes the adapters of all hosts, by digest."""

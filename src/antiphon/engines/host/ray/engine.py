@@ -366,7 +366,8 @@ class RayTokenEngine:
         return self._require_reply(decode_replica_reply(frame).reply, reply_type)
 
     async def _ask_all(self, call: HostCall, seconds: float) -> list[tuple[str, Reply]]:
-        """Sends a call to all replicas, and returns the replies that come in time, each with its replica."""
+        """Sends a call to all replicas, and returns their replies, each with its replica. Returns an empty
+        list if any replica is late, because Ray answers for all of them at once."""
         response = self._require_deployment().ask_handle.broadcast("ask", encode_call(call))
         try:
             async with asyncio.timeout(seconds):
@@ -466,7 +467,7 @@ class RayTokenEngine:
 
     async def info(self) -> EngineInfo:
         """Returns the model's facts, and the load of all replicas together. If a replica does not
-        answer in time, its last report counts."""
+        answer in time, the last report of each replica counts."""
         if self._info is None:
             raise EngineUnavailable(self._describe_absence(), retry_after=RETRY_AFTER)
         with suppress(AntiphonError):
