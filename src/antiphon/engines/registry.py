@@ -269,7 +269,8 @@ class ModelPattern(Struct, frozen=True, eq=False):
                 yield self.model.name + suffix
 
     def build_listed_model(self, name: str) -> Model:
-        """Returns the model that lists show for a name, or for a narrower pattern."""
+        """Builds the entry of a model list for `name`, which matches this pattern or is a narrower
+        pattern."""
         if STAR in name:
             return replace(self.model, name=name)
         return self.build(name, name.removeprefix(self.prefix))
