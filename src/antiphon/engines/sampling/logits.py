@@ -171,7 +171,7 @@ def count_chunk_rows(vocabulary: int) -> int:
     return max(1, min(ROWS, CHUNK // vocabulary))
 
 
-def compute_top_logprobs(rows: Floats, row_maxima: Floats, buffer: Floats) -> NDArray[np.float64]:
+def compute_row_max_logprobs(rows: Floats, row_maxima: Floats, buffer: Floats) -> NDArray[np.float64]:
     """Returns the log-probability of each row's likeliest token, as (rows,). Overwrites the first rows of
     `buffer`."""
     shifted = np.subtract(rows, row_maxima[:, None], out=buffer[: len(rows)])
@@ -184,11 +184,11 @@ Pairs = tuple[tuple[int, float], ...]
 """Token ids with their log-probabilities."""
 
 
-def list_likeliest(block: LogitBlock, top_logprobs: NDArray[np.float64], count: int) -> list[Pairs]:
-    """Returns the likeliest (id, log-probability) pairs of each row, the best first. `top_logprobs`: the
+def list_likeliest(block: LogitBlock, row_max_logprobs: NDArray[np.float64], count: int) -> list[Pairs]:
+    """Returns the likeliest (id, log-probability) pairs of each row, the best first. `row_max_logprobs`: the
     log-probability of each row's likeliest token."""
     top = block.find_top(count)
-    values = top.values - block.row_maxima[:, None].astype(np.float64) + top_logprobs[:, None]
+    values = top.values - block.row_maxima[:, None].astype(np.float64) + row_max_logprobs[:, None]
     rows = zip(top.ids.tolist(), values.tolist(), top.counts.tolist(), strict=True)
     return [
         tuple(zip(ids[:finite_count], logprobs[:finite_count], strict=True))
@@ -197,11 +197,11 @@ def list_likeliest(block: LogitBlock, top_logprobs: NDArray[np.float64], count: 
 
 
 def pick_logprobs(
-    block: LogitBlock, top_logprobs: NDArray[np.float64], row: int, tokens: Sequence[int]
+    block: LogitBlock, row_max_logprobs: NDArray[np.float64], row: int, tokens: Sequence[int]
 ) -> Pairs:
-    """Returns the log-probabilities of these tokens in a row. `top_logprobs`: as in `list_likeliest`."""
+    """Returns the log-probabilities of these tokens in a row. `row_max_logprobs`: as in `list_likeliest`."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
-    logprobs = values - float(block.row_maxima[row]) + float(top_logprobs[row])
+    logprobs = values - float(block.row_maxima[row]) + float(row_max_logprobs[row])
     return tuple(zip(tokens, logprobs.tolist(), strict=True))
 
 
@@ -252,17 +252,17 @@ def _score_block(
         block = LogitBlock.from_rows(rows)
         if not np.isfinite(block.row_maxima).all():
             raise EngineError(NO_NUMBER)
-        top_logprobs = compute_top_logprobs(rows, block.row_maxima, buffer)
+        row_max_logprobs = compute_row_max_logprobs(rows, block.row_maxima, buffer)
         row_maxima = block.row_maxima.astype(np.float64)
         chosen = rows[np.arange(len(rows)), tokens]
-        logprobs = chosen - row_maxima + top_logprobs
+        logprobs = chosen - row_maxima + row_max_logprobs
         ranks = 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
             return logprobs, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
         top = block.find_top(k)
         for row in np.flatnonzero(top.counts < top.ids.shape[1]):
             fill_missing_ids(top, int(row), rows.shape[1])
-        return logprobs, top.ids, top.values - row_maxima[:, None] + top_logprobs[:, None], ranks
+        return logprobs, top.ids, top.values - row_maxima[:, None] + row_max_logprobs[:, None], ranks
 
 
 def fill_missing_ids(top: TopLogits, row: int, vocabulary: int) -> None:

@@ -30,7 +30,7 @@ from antiphon.engines.sampling.logits import (
     Pairs,
     Rows,
     TopLogits,
-    compute_top_logprobs,
+    compute_row_max_logprobs,
     count_chunk_rows,
     find_largest,
     list_likeliest,
@@ -303,8 +303,8 @@ class Sampler:
                 continue
             token, surprise = tokens[row]
             if row in logprobs:
-                top_logprob, alternatives = logprobs[row]
-                logprob = float(logits[row, token]) - float(raw.row_maxima[row]) + top_logprob
+                row_max_logprob, alternatives = logprobs[row]
+                logprob = float(logits[row, token]) - float(raw.row_maxima[row]) + row_max_logprob
                 results.append(DrawnToken(SampledToken(token, logprob, alternatives), surprise))
             else:
                 results.append(DrawnToken(SampledToken(token), surprise))
@@ -318,9 +318,9 @@ class Sampler:
         if not states:
             return {}
         block = raw.select(np.array([*states], dtype=np.intp))
-        top_logprobs = compute_top_logprobs(block.rows, block.row_maxima, self._weights)
-        alternatives = list_alternatives(block, top_logprobs, list(states.values()))
-        return dict(zip(states, zip(top_logprobs.tolist(), alternatives, strict=True), strict=True))
+        row_max_logprobs = compute_row_max_logprobs(block.rows, block.row_maxima, self._weights)
+        alternatives = list_alternatives(block, row_max_logprobs, list(states.values()))
+        return dict(zip(states, zip(row_max_logprobs.tolist(), alternatives, strict=True), strict=True))
 
     def _change_logits(self, raw: LogitBlock, states: dict[int, SamplingState]) -> LogitBlock:
         """Applies bias, penalties and masks to the rows of `states`. Returns a copy if there are such
@@ -355,19 +355,19 @@ class Sampler:
 
 
 def list_alternatives(
-    block: LogitBlock, top_logprobs: Doubles, states: Sequence[SamplingState]
+    block: LogitBlock, row_max_logprobs: Doubles, states: Sequence[SamplingState]
 ) -> Iterator[Pairs]:
-    """Yields the alternatives to report for each row. `top_logprobs`: the log-probability of each likeliest
-    token."""
+    """Yields the alternatives to report for each row. `row_max_logprobs`: the log-probability of each row's
+    likeliest token."""
     counts = [0 if state.listed_tokens else state.logprobs or 0 for state in states]
     width = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
-    lists = list_likeliest(block, top_logprobs, width) if width else None
+    lists = list_likeliest(block, row_max_logprobs, width) if width else None
     for row, (state, count) in enumerate(zip(states, counts, strict=True)):
         if state.listed_tokens:
-            yield pick_logprobs(block, top_logprobs, row, state.listed_tokens)
+            yield pick_logprobs(block, row_max_logprobs, row, state.listed_tokens)
         elif count > SHARED_ALTERNATIVES:
             only_row = np.array([row], dtype=np.intp)
-            yield list_likeliest(block.select(only_row), top_logprobs[only_row], count)[0]
+            yield list_likeliest(block.select(only_row), row_max_logprobs[only_row], count)[0]
         else:
             yield lists[row][:count] if lists is not None else ()
 
