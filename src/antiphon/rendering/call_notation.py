@@ -393,12 +393,12 @@ def hermes(source: str) -> CallNotation:
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`: Hermes, Qwen, cantor. There is a line break
     between the tags and the object, unless the template writes none."""
     line = "" if "<tool_call>{" in source else "\n"
-    before, after, end = OBJECT_TEXTS
+    before_name, before_arguments, after_arguments = OBJECT_TEXTS
     return CallNotation(
         open=("<tool_call>",),
-        before_name=(line + before,),
-        before_arguments=(after,),
-        after_arguments=(end + line,),
+        before_name=(line + before_name,),
+        before_arguments=(before_arguments,),
+        after_arguments=(after_arguments + line,),
         close=("</tool_call>",),
         between_groups=("\n",),
         build_reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
@@ -408,12 +408,12 @@ def hermes(source: str) -> CallNotation:
 def llama(_source: str) -> CallNotation:
     """`{"name": ..., "parameters": ...}` and nothing else, several with semicolons: Llama 3, and Gemma, which
     is asked to write so."""
-    before, _, end = OBJECT_TEXTS
+    before_name, _, after_arguments = OBJECT_TEXTS
     return CallNotation(
         open=(),
-        before_name=(before,),
+        before_name=(before_name,),
         before_arguments=('", "parameters": ',),
-        after_arguments=(end,),
+        after_arguments=(after_arguments,),
         close=(),
         between_calls=("; ",),
         call_pattern=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
@@ -423,12 +423,12 @@ def llama(_source: str) -> CallNotation:
 
 def mistral(source: str) -> CallNotation:
     """`[TOOL_CALLS] [{"name": ..., "arguments": ...}, ...]`: Mistral up to tokenizer 7."""
-    before, after, end = OBJECT_TEXTS
+    before_name, before_arguments, after_arguments = OBJECT_TEXTS
     return CallNotation(
         open=("[TOOL_CALLS]", " [" if "[TOOL_CALLS] [" in source else "["),
-        before_name=(before,),
-        before_arguments=(after,),
-        after_arguments=(end,),
+        before_name=(before_name,),
+        before_arguments=(before_arguments,),
+        after_arguments=(after_arguments,),
         close=("]",),
         between_calls=(", ",),
         short_ids=True,
@@ -502,12 +502,12 @@ def harmony(_source: str) -> CallNotation:
 
 def phi(source: str) -> CallNotation:
     """`<|tool_call|>[{"name": ..., "arguments": ...}, ...]<|/tool_call|>`: Phi 4 mini."""
-    before, after, end = OBJECT_TEXTS
+    before_name, before_arguments, after_arguments = OBJECT_TEXTS
     return CallNotation(
         open=("<|tool_call|>", "["),
-        before_name=(before,),
-        before_arguments=(after,),
-        after_arguments=(end,),
+        before_name=(before_name,),
+        before_arguments=(before_arguments,),
+        after_arguments=(after_arguments,),
         close=("]", "<|/tool_call|>"),
         between_calls=(", ",),
         tools_in_system="message['tools']" in source or "message.tools" in source,
