@@ -61,7 +61,7 @@ def insert_chunks(
             for id_, chunk in zip(ids, chunks, strict=True)
         ],
     )
-    insert_searchable(change.rows, document, zip(ids, chunks, strict=True), ready=ready)
+    insert_search_rows(change.rows, document, zip(ids, chunks, strict=True), ready=ready)
     _change_counts(change, document, len(chunks), stored_bytes)
     return ids
 
@@ -78,10 +78,11 @@ def list_columns(chunk: ReadyChunk) -> dict[str, object]:
     }
 
 
-def insert_searchable(
+def insert_search_rows(
     rows: TableRows, document: int | None, chunks: Iterable[tuple[int, ReadyChunk]], *, ready: bool
 ) -> None:
-    """Adds the words and vectors of chunks, by their ids."""
+    """Inserts the rows that search reads, words and vectors, for (id, chunk) pairs. `ready`: whether search
+    already finds them."""
     words, vectors = list[dict[str, object]](), list[dict[str, object]]()
     for id_, chunk in chunks:
         terms, length = encode_words(chunk.title, chunk.text)
@@ -192,13 +193,13 @@ def update_chunk(change: TableWrite, chunk: str, content: ChunkInput) -> TextChu
     added_bytes = new_chunk.stored_bytes - old_row.stored
     if added_bytes > 0:
         change.reserve_usage(IndexUsage(bytes=added_bytes))
-    _drop_searchable(rows, f"id = {id_}")
+    _delete_search_rows(rows, f"id = {id_}")
     rows.execute(
         "UPDATE {chunks} SET text = :text, title = :title, page = :page, file_name = :file_name, "
         "metadata = :metadata, stored = :stored, updated_at = :now WHERE id = :id",
         {"id": id_, "now": change.now, **list_columns(new_chunk)},
     )
-    insert_searchable(rows, old_row.document, [(id_, new_chunk)], ready=True)
+    insert_search_rows(rows, old_row.document, [(id_, new_chunk)], ready=True)
     add_counts(rows, f"id = {id_}")
     _change_counts(change, old_row.document, 0, added_bytes)
     return get_chunk(rows, chunk)
@@ -210,7 +211,7 @@ def delete_chunks(change: TableWrite, chunks: Sequence[str]) -> int:
     if not ids:
         return 0
     where = format_number_condition("id", ids)
-    _drop_searchable(change.rows, where)
+    _delete_search_rows(change.rows, where)
     statement = "DELETE FROM {chunks} WHERE {where} RETURNING document, stored"
     removed_rows = change.rows.execute(statement, where=where).all()
     for row in removed_rows:
@@ -221,14 +222,15 @@ def delete_chunks(change: TableWrite, chunks: Sequence[str]) -> int:
 def delete_all_chunks(change: TableWrite, document: int) -> None:
     """Removes all chunks of a document."""
     where = f"document = {document}"
-    _drop_searchable(change.rows, where)
+    _delete_search_rows(change.rows, where)
     statement = "DELETE FROM {chunks} WHERE {where} RETURNING stored"
     removed_rows = change.rows.execute(statement, where=where).all()
     _change_counts(change, document, -len(removed_rows), -sum(row.stored for row in removed_rows))
 
 
-def _drop_searchable(rows: TableRows, where: str) -> None:
-    """Removes the words and vectors of the chunks for which the SQL condition `where` is true."""
+def _delete_search_rows(rows: TableRows, where: str) -> None:
+    """Deletes the rows that search reads, words and vectors, of the chunks for which the SQL condition
+    `where` is true."""
     subtract_counts(rows, where)
     rows.execute("DELETE FROM {words} WHERE {where}", where=where)
     if rows.settings.dimensions:
