@@ -229,7 +229,7 @@ async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
         await world.tenants.rotate_key(ann, wide.key.id, 0)
 
 
-async def test_a_confined_key_cannot_change_members(world):
+async def test_a_restricted_key_cannot_change_members(world):
     for grant in (Grant(("m",)), Grant(None, ("/admin/*",))):
         ann = await world.actor(world.ann, grant=grant)
         with pytest.raises(PermissionDenied, match="restricted to certain models or paths"):

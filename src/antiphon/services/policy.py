@@ -145,9 +145,9 @@ class AccessPolicy:
         find_by_id(self.list_projects(actor), project, "project")
         if not (actor.admin or self.is_owner(actor, project)):
             raise PermissionDenied("only an owner of the project may change its members")
-        self.require_unconfined(actor)
+        self.require_unrestricted_key(actor)
 
-    def require_unconfined(self, actor: Actor) -> None:
+    def require_unrestricted_key(self, actor: Actor) -> None:
         """Raises PermissionDenied if the actor's key is restricted to models or paths. Such a key cannot
         change members, because members are not restricted. The operator's keys are exempt."""
         if not actor.admin and actor.grant != EVERYTHING:

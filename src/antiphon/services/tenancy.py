@@ -161,7 +161,7 @@ class TenancyService:
 
         def remove() -> None:
             if user == actor.user:
-                self._changes.policy.require_unconfined(actor)
+                self._changes.policy.require_unrestricted_key(actor)
             else:
                 self._changes.policy.require_owner(actor, project)
             find_by_id(self.list_projects(actor), project, "project")
