@@ -104,7 +104,7 @@ def test_weights_for_another_vocabulary_are_refused(tmp_path: Path, encoder: Pat
     tensors = load_file(encoder / "model.safetensors")
     tensors["embeddings.word_embeddings.weight"] = tensors["embeddings.word_embeddings.weight"][:-1].copy()
     save_file(tensors, encoder / "model.safetensors")
-    with pytest.raises(ModelFileError, match="214 pieces and weights for 213"):
+    with pytest.raises(ModelFileError, match="214 pieces, but the embedding matrix has 213 rows"):
         convert_bert(encoder, tmp_path / "out.gguf")
 
 

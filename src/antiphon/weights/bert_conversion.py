@@ -117,7 +117,8 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     tensors["position_embd.weight"] = tensors["position_embd.weight"][: shape.max_positions]
     if len(vocabulary.pieces) != shape.vocabulary_size:
         raise ModelFileError(
-            f"{source} has {len(vocabulary.pieces)} pieces and weights for {shape.vocabulary_size}"
+            f"{source}: the vocabulary has {len(vocabulary.pieces)} pieces, but the embedding matrix has "
+            f"{shape.vocabulary_size} rows"
         )
     _write(target, kind, shape, vocabulary, read_pooling(source), tensors)
 
