@@ -58,7 +58,7 @@ def test_a_bare_chat_has_the_pages_defaults():
     call = decode()
     sampling, output = call.request.sampling, call.request.output
     assert (sampling.temperature, sampling.top_p, output.max_tokens) == (0.2, 0.6, 2048)
-    assert (output.choices, output.overflow, output.is_usual) == (1, Overflow.SHORTEN, True)
+    assert (output.choices, output.overflow, output.is_default_max_tokens) == (1, Overflow.SHORTEN, True)
     assert call.request.model == "" and call.include_usage and not call.stream
     assert call.request.optional == OPTIONAL and call.ignored == ()
 
@@ -66,7 +66,7 @@ def test_a_bare_chat_has_the_pages_defaults():
 def test_what_the_client_sends_by_itself_asks_for_nothing_more():
     call, bare = decode_chat(json.dumps(CLIENT).encode()), decode()
     assert call.ignored == () and call.attribution.fields == ()
-    assert talk(call) == talk(bare) and not call.request.output.is_usual
+    assert talk(call) == talk(bare) and not call.request.output.is_default_max_tokens
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_bare_chat_asks_for_one_answer_of_any_length():
 def test_a_bare_text_completion_makes_sixteen_tokens():
     call = text()
     assert call.request.prompts == (RawPrompt(text="hi"),)
-    assert call.request.output == Output(max_tokens=16, is_usual=True)
+    assert call.request.output == Output(max_tokens=16, is_default_max_tokens=True)
 
 
 @pytest.mark.parametrize("decode", [chat, text])
@@ -311,7 +311,7 @@ def test_prompts_times_choices_are_bounded():
 
 def test_best_of_may_not_be_less_than_n():
     assert text(best_of=1).request.output == text().request.output
-    assert text(best_of=8, n=2).request.output == Output(16, 2, best_of=8, is_usual=True)
+    assert text(best_of=8, n=2).request.output == Output(16, 2, best_of=8, is_default_max_tokens=True)
     error = refusal(text, best_of=1, n=2)
     assert (error.param, error.message) == ("best_of", "best_of must be at least n, which is 2; got 1")
     assert refusal(text, best_of=21).param == "best_of"

@@ -165,12 +165,12 @@ class StrictEngine(ScriptedEngine):
     """An engine that takes no limit of tokens from the caller, as some vendors' models."""
 
     async def prepare(self, request, context):
-        if request.output.max_tokens is not None and not request.output.is_usual:
+        if request.output.max_tokens is not None and not request.output.is_default_max_tokens:
             raise UnsupportedParameter("no such parameter", param="max_tokens")
         return await super().prepare(request, context)
 
 
 async def test_a_dialects_own_limit_is_counted_as_such():
     bench = Bench(StrictEngine())
-    output = Output(max_tokens=16, is_usual=True)
+    output = Output(max_tokens=16, is_default_max_tokens=True)
     assert await bench.run(LastTokens(await tokens_of((TALK[0], TALK[-1]))), output=output) == [0, 41]

@@ -273,7 +273,7 @@ class Output(Value, frozen=True):
     suffix: str = ""
     """The text after the completion: the model fills the middle. Only for a raw prompt."""
     overflow: Overflow = Overflow.ERROR
-    is_usual: bool = False
+    is_default_max_tokens: bool = False
     """Whether `max_tokens` is the dialect's default, because the caller did not set it."""
 
 

@@ -64,7 +64,7 @@ async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Co
         max_tokens=caller_output.max_tokens or None,
         constraint=caller_output.constraint,
         overflow=caller_output.overflow,
-        is_usual=caller_output.is_usual,
+        is_default_max_tokens=caller_output.is_default_max_tokens,
     )
     probe = replace(request, output=output, sampling=SamplingOptions())
     try:

@@ -98,7 +98,7 @@ class Pipeline:
             context = open_generation(request, model, context, context.span)
         meter = None
         if self.accounting is not None:
-            is_bounded = request.output.max_tokens is not None and not request.output.is_usual
+            is_bounded = request.output.max_tokens is not None and not request.output.is_default_max_tokens
             meter = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
         reserve = pass_unlimited if meter is None else meter.reserve
         if request.memory is None and request.retrieval is None:

@@ -27,7 +27,7 @@ from antiphon.engines.vendors.parameters import (
     ALL_LOGPROBS,
     list_names,
     list_parameters,
-    list_sampling,
+    list_sampling_options,
     require_supported,
 )
 from antiphon.engines.vendors.profiles import VendorProfile
@@ -144,7 +144,9 @@ def test_what_needs_tokens_is_refused(output: Output, param: str):
 
 
 def test_what_a_dialect_writes_into_every_request_is_taken():
-    fireworks = Output(include_stop=True, overflow=Overflow.SHORTEN, max_tokens=200, is_usual=True)
+    fireworks = Output(
+        include_stop=True, overflow=Overflow.SHORTEN, max_tokens=200, is_default_max_tokens=True
+    )
     usual = SamplingOptions(temperature=1.0, top_p=1.0, presence_penalty=0.0, repetition_penalty=1.0)
     vendor_options = VendorOptions("medium", "auto", "k")
     request = request_of(output=fireworks, sampling=usual, vendor_options=vendor_options)
@@ -193,8 +195,8 @@ def test_a_model_without_temperature_still_takes_its_default():
 
 def test_what_only_says_our_default_is_sent_where_it_is_taken():
     sampling = SamplingOptions(temperature=1.0, top_p=1.0, top_k=0, seed=7)
-    assert list(list_sampling(sampling)) == ["seed"]
-    assert set(list_sampling(sampling, frozenset({"temperature", "top_p"}))) == {
+    assert list(list_sampling_options(sampling)) == ["seed"]
+    assert set(list_sampling_options(sampling, frozenset({"temperature", "top_p"}))) == {
         "temperature",
         "top_p",
         "seed",

@@ -287,7 +287,7 @@ def build_text_call(
     relaxed_constraint = read_constraint(wire, strict, dialect_constraints)
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
-        is_usual=wire.max_tokens is None,
+        is_default_max_tokens=wire.max_tokens is None,
         choices=wire.n or 1,
         stop=_read_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),

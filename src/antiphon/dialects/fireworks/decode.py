@@ -191,15 +191,15 @@ def _complete_call(
     call: GenerationCall,
     wire: FireworksCommonRequest,
     relaxed_constraint: RelaxedConstraint,
-    is_default_limit: bool,
+    is_default_max_tokens: bool,
 ) -> FireworksCall:
     """Completes a call with the differences from `/v1`: choices keep their stop texts, too many tokens are
-    handled by `context_length_exceeded_behavior`, and every stream contains the usage. `is_default_limit`:
-    whether the caller sent no max_tokens."""
+    handled by `context_length_exceeded_behavior`, and every stream contains the usage.
+    `is_default_max_tokens`: whether the caller sent no max_tokens."""
     output = replace(
         call.request.output,
         constraint=relaxed_constraint.constraint,
-        is_usual=is_default_limit,
+        is_default_max_tokens=is_default_max_tokens,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )

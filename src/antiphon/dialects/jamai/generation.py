@@ -217,7 +217,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
         model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
     )
     call = build_chat_call(openai_request, field_report.names, strict)
-    return _complete_call(call, wire, is_usual=max_tokens is None)
+    return _complete_call(call, wire, is_default_max_tokens=max_tokens is None)
 
 
 def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
@@ -255,9 +255,14 @@ def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
     return max_tokens
 
 
-def _complete_call(call: GenerationCall, wire: JamaiChatRequest, *, is_usual: bool) -> GenerationCall:
-    """Completes a call with the differences from `/v1`. `is_usual`: whether the caller sent no max_tokens."""
-    output = replace(call.request.output, overflow=Overflow.SHORTEN, is_usual=is_usual)
+def _complete_call(
+    call: GenerationCall, wire: JamaiChatRequest, *, is_default_max_tokens: bool
+) -> GenerationCall:
+    """Completes a call with the differences from `/v1`. `is_default_max_tokens`: whether the caller sent no
+    max_tokens."""
+    output = replace(
+        call.request.output, overflow=Overflow.SHORTEN, is_default_max_tokens=is_default_max_tokens
+    )
     reasoning = Reasoning(
         "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
         wire.thinking_budget,

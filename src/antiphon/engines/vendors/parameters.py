@@ -110,9 +110,10 @@ RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 """Names for rankings of documents and their parameter, among the parameters that a provider takes."""
 
 
-def list_sampling(sampling: SamplingOptions, supported: frozenset[str] = frozenset()) -> list[str]:
-    """Returns the sampling options that have an effect. Includes an option in `supported`, which the vendor's
-    model takes, even if its value has no effect here: the vendor's default may be another value."""
+def list_sampling_options(sampling: SamplingOptions, supported: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the names of the sampling options that have an effect. Includes an option in `supported`, which
+    the vendor's model takes, even if its value has no effect here: the vendor's default may be another
+    value."""
     names = []
     for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
         if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value):
@@ -130,11 +131,11 @@ UNSET = object()
 PLAIN_OUTPUT = Output()
 
 
-def list_output(output: Output) -> list[str]:
-    """Returns the options of the output that have an effect."""
-    names = ["max_tokens"] if output.max_tokens is not None and not output.is_usual else []
-    if replace(output, max_tokens=None, is_usual=False) == PLAIN_OUTPUT:  # most requests ask for nothing more
-        return names
+def list_output_parameters(output: Output) -> list[str]:
+    """Returns the names of the output parameters that have an effect."""
+    names = ["max_tokens"] if output.max_tokens is not None and not output.is_default_max_tokens else []
+    if replace(output, max_tokens=None, is_default_max_tokens=False) == PLAIN_OUTPUT:
+        return names  # most requests ask for nothing more
     is_used: dict[str, object] = {
         "n": output.choices > 1,
         "stop": output.stop,
@@ -162,16 +163,16 @@ def list_output(output: Output) -> list[str]:
     return names
 
 
-def list_prompt(prompt: Prompt) -> list[str]:
-    """Returns the options of a prompt that have an effect."""
+def list_prompt_parameters(prompt: Prompt) -> list[str]:
+    """Returns the names of a prompt's parameters that have an effect."""
     if isinstance(prompt, RawPrompt):
         names = ["prompt (token ids)"] if prompt.tokens is not None else []
         return names if prompt.add_special else [*names, "add_special_tokens"]
-    return list_conversation(prompt)
+    return list_conversation_parameters(prompt)
 
 
-def list_conversation(prompt: Conversation) -> list[str]:
-    """Returns the options of a conversation that have an effect."""
+def list_conversation_parameters(prompt: Conversation) -> list[str]:
+    """Returns the names of a conversation's parameters that have an effect."""
     reasoning, tools = prompt.reasoning, prompt.tools
     is_used: dict[str, object] = {
         "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
@@ -200,9 +201,9 @@ def list_names() -> frozenset[str]:
 
 def list_parameters(request: GenerationRequest) -> list[str]:
     """Returns OpenAI's names of all parameters that have an effect in a request."""
-    names = list_sampling(request.sampling) + list_output(request.output)
+    names = list_sampling_options(request.sampling) + list_output_parameters(request.output)
     for prompt in request.prompts:
-        names += list_prompt(prompt)
+        names += list_prompt_parameters(prompt)
     names += list_vendor_options(request.vendor_options)
     if request.cache_salt:
         names.append("cache_salt")

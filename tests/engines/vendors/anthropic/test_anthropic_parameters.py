@@ -301,7 +301,7 @@ def test_max_tokens_come_from_the_profile_or_are_missing():
     with pytest.raises(MissingParameter) as refused:
         encode(ask(), VendorModel("m", "anthropic"))
     assert refused.value.param == "max_tokens"
-    usual = ask(output=Output(max_tokens=9000, is_usual=True))
+    usual = ask(output=Output(max_tokens=9000, is_default_max_tokens=True))
     assert json.loads(encode(usual).body)["max_tokens"] == 8000
 
 
