@@ -117,7 +117,7 @@ def _build_request(
     max_tokens = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
     output = Output(
         max_tokens=max_tokens,
-        is_usual=wire.max_tokens is None,
+        is_default_max_tokens=wire.max_tokens is None,
         choices=choices,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         stop_token_ids=tuple(wire.stop_token_ids or ()),

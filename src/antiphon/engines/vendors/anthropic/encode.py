@@ -32,7 +32,7 @@ from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire,
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.parameters import (
     add_extra_fields,
-    list_sampling,
+    list_sampling_options,
     read_extra_headers,
     require_supported,
 )
@@ -342,7 +342,11 @@ def find_token_limit(output: Output, model: VendorModel) -> int:
     request nor the model's profile tells a maximum."""
     max_output = model.profile.max_output
     if output.max_tokens is not None:
-        return min(output.max_tokens, max_output) if output.is_usual and max_output else output.max_tokens
+        return (
+            min(output.max_tokens, max_output)
+            if output.is_default_max_tokens and max_output
+            else output.max_tokens
+        )
     if max_output is None:
         raise MissingParameter(
             f"max_tokens is missing: the model {model.name} of the provider {model.provider} needs it",
@@ -358,7 +362,7 @@ def add_sampling(body: Body, request: GenerationRequest) -> None:
     sampling = request.sampling
     if sampling.temperature is not None and sampling.temperature > 1:
         raise InvalidValue("temperature must be at most 1 at this vendor", param="temperature")
-    options = tuple(list_sampling(sampling))
+    options = tuple(list_sampling_options(sampling))
     if TOP_P in request.optional and {TOP_P, "temperature"} <= {*options}:
         raise UnsupportedParameter("top_p is not taken beside temperature; send one of them", param=TOP_P)
     for name in options:

@@ -39,7 +39,7 @@ from antiphon.engines.vendors.base import UpstreamCall, VendorModel
 from antiphon.engines.vendors.gemini.decode import encode_part, read_blocks, split_text
 from antiphon.engines.vendors.parameters import (
     add_extra_fields,
-    list_sampling,
+    list_sampling_options,
     read_extra_headers,
     require_supported,
 )
@@ -360,7 +360,7 @@ def _encode_sampling(sampling: SamplingOptions, supported: frozenset[str]) -> Bo
     """Returns the sampling options of the caller. Raises InvalidValue for a seed that is too large."""
     if sampling.seed is not None and sampling.seed not in SEEDS:
         raise InvalidValue(f"seed must be from {SEEDS[0]} to {SEEDS[-1]} for Gemini", param="seed")
-    sent_names = list_sampling(sampling, supported if sampling.top_k else supported - {"top_k"})
+    sent_names = list_sampling_options(sampling, supported if sampling.top_k else supported - {"top_k"})
     return {SAMPLING[name]: getattr(sampling, name) for name in sent_names}
 
 

@@ -33,7 +33,7 @@ from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,
     add_extra_fields,
-    list_sampling,
+    list_sampling_options,
     read_extra_headers,
     require_supported,
 )
@@ -336,7 +336,7 @@ def _add_sampling(body: Body, request: GenerationRequest, supported: frozenset[s
     """Adds the caller's sampling options, all of which the vendor takes, as `require_supported` has
     checked."""
     sampling = request.sampling
-    for name in list_sampling(sampling, supported):
+    for name in list_sampling_options(sampling, supported):
         if name == "logit_bias":
             body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
         elif sampling.mirostat is not None and name == "mirostat_target":
