@@ -265,7 +265,7 @@ def test_streamed_entries_are_the_buffered_ones():
     for chunk in (text, end):
         assert chunk["choices"][0]["logprobs"]["content"] == CHAT_ENTRIES
         ChatCompletionChunk.model_validate(chunk)
-    assert chunks.encode(DiscardedTokens(3)) == b""
+    assert chunks.encode(CandidateTokens(3)) == b""
 
 
 def test_many_packed_scores_are_written_like_the_same_one_by_one():

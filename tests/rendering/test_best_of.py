@@ -5,7 +5,7 @@ import math
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import DiscardedTokens, Finished, Started, TextDelta
+from antiphon.domain.events import CandidateTokens, Finished, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
@@ -76,9 +76,9 @@ async def test_what_candidates_make_is_told_while_nothing_is_given():
     events = await events_of(engine, asking(choices=1, best_of=3, max_tokens=8, sampling=HOT))
     assert isinstance(events[0], Started)
     kinds = [type(event) for event in events]
-    assert kinds.index(TextDelta) > max(i for i, kind in enumerate(kinds) if kind is DiscardedTokens)
-    drafted = sum(event.tokens for event in events if isinstance(event, DiscardedTokens))
-    assert drafted == events[-1].completion_tokens
+    assert kinds.index(TextDelta) > max(i for i, kind in enumerate(kinds) if kind is CandidateTokens)
+    reported = sum(event.tokens for event in events if isinstance(event, CandidateTokens))
+    assert reported == events[-1].completion_tokens
     assert not any(event.tokens for event in events if isinstance(event, TextDelta | Finished))
 
 
@@ -86,7 +86,7 @@ async def test_leaving_ends_every_candidate():
     engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(sequences=2))
     async with open_stream(engine, asking(best_of=5, max_tokens=1000), Context("r")) as events:
         async for event in events:
-            if isinstance(event, DiscardedTokens):
+            if isinstance(event, CandidateTokens):
                 break
     assert tokens.ended_count == len(tokens.requests) > 0
 

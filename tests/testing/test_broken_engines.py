@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta, TokenScore
+from antiphon.domain.events import CandidateTokens, Finished, PromptScored, Started, TextDelta, TokenScore
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
@@ -223,7 +223,7 @@ class Mute(Retold):
 
 class Ranked(Retold):
     def tell(self, event, output):
-        return None if isinstance(event, DiscardedTokens) else event
+        return None if isinstance(event, CandidateTokens) else event
 
 
 class Unscored(Retold):
@@ -261,7 +261,7 @@ BROKEN_ENGINES = {
     Bare: "each Finished has scores",
     Displaced: "begin in its text",
     Mute: "begins with the caller's own text",
-    Ranked: "DiscardedTokens, deltas and Finished",
+    Ranked: "CandidateTokens, deltas and Finished",
     Unscored: "the prompt's tokens are scored",
     Nameless: "ids of the tokens that it counts",
     Guessing: "each score has its rank",

@@ -313,7 +313,7 @@ class Finished(Value, frozen=True):
     """Ids of the tokens in `scores`, if the caller requests them."""
 
 
-class DiscardedTokens(Value, frozen=True):
+class CandidateTokens(Value, frozen=True):
     """Counts the tokens of all candidates from which the best choices are selected. The usage contains them.
     So the deltas of the selected choices count no tokens."""
 

@@ -8,7 +8,7 @@ contract:
   nothing into the engine's queue;
 - one Started comes first, together with the first token. If the request makes no token, Started comes when
   the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
-  DiscardedTokens between them. Each choice has exactly one Finished, which is its last event. Usage comes
+  CandidateTokens between them. Each choice has exactly one Finished, which is its last event. Usage comes
   last, once;
 - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
 - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import (
-    DiscardedTokens,
+    CandidateTokens,
     Event,
     Finished,
     ReasoningDelta,
@@ -88,9 +88,9 @@ class GenerationTally(Struct):
             self.reasoning_tokens += event.tokens
             if self.is_estimated:
                 self.reasoning_bytes += measure_text(event.text)
-        elif isinstance(event, ToolCallStarted | ToolCallDelta | SpeechDelta | DiscardedTokens):
+        elif isinstance(event, ToolCallStarted | ToolCallDelta | SpeechDelta | CandidateTokens):
             self.completion_tokens += event.tokens
-            if self.is_estimated and not isinstance(event, DiscardedTokens):
+            if self.is_estimated and not isinstance(event, CandidateTokens):
                 self.text_bytes += measure_delta(event)
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens

@@ -10,8 +10,8 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from antiphon.domain.events import (
+    CandidateTokens,
     Delta,
-    DiscardedTokens,
     Event,
     Finished,
     FinishReason,
@@ -307,9 +307,9 @@ async def choose_best(
     prompt_count: int,
     choice_count: int,
 ) -> AsyncGenerator[Event, None]:
-    """Yields the events of the `choice_count` best candidates of each prompt, the best first, after all
-    candidates have ended. Equal candidates keep their order. Until then, reports the candidates' tokens as
-    DiscardedTokens."""
+    """While candidates run, reports their tokens, also those of later winners, as CandidateTokens. Once all
+    have ended, yields the events of the `choice_count` best candidates of each prompt, the best first. Equal
+    candidates keep their order."""
     candidate_events: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
         async for event in events:
@@ -318,7 +318,7 @@ async def choose_best(
                 continue
             candidate_events[event.choice].append(event)
             if event.tokens:
-                yield DiscardedTokens(event.tokens)
+                yield CandidateTokens(event.tokens)
     candidate_count = len(decoders) // prompt_count
     for prompt in range(prompt_count):
         candidates = decoders[prompt * candidate_count : (prompt + 1) * candidate_count]

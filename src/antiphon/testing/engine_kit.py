@@ -158,11 +158,11 @@ async def check_candidate_usage(engine: Engine) -> None:
         raise AssertionError("Usage comes last")  # noqa: TRY004 - a rule of the kit
     require(usage.prompt_tokens == single_usage.prompt_tokens, "candidates count their prompt once")
     token_count = sum(
-        event.tokens for event in events if isinstance(event, TextDelta | Finished | DiscardedTokens)
+        event.tokens for event in events if isinstance(event, TextDelta | Finished | CandidateTokens)
     )
     require(
         token_count == usage.completion_tokens,
-        "the tokens of DiscardedTokens, deltas and Finished add up to those of Usage",
+        "the tokens of CandidateTokens, deltas and Finished add up to those of Usage",
     )
     require(usage.completion_tokens >= single_usage.completion_tokens, "every candidate's tokens are counted")
     finished_choices = [event.choice for event in events if isinstance(event, Finished)]

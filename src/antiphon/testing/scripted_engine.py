@@ -18,7 +18,7 @@ from itertools import chain, count, cycle, islice
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
-    DiscardedTokens,
+    CandidateTokens,
     Event,
     Finished,
     FinishReason,
@@ -437,7 +437,7 @@ class ScriptedEngine:
             if answer.error is not None and answer.error_after == sent_tokens - 1:
                 raise answer.error
             if output.best_of is not None:
-                yield DiscardedTokens(candidates)
+                yield CandidateTokens(candidates)
             for choice, scripted_choice in enumerate(scripted_choices):
                 yield scripted_choice.write(choice, text)
         if answer.error is not None:

@@ -40,7 +40,7 @@ from antiphon.dialects.common.response_types import (
 )
 from antiphon.domain import events
 from antiphon.domain.events import (
-    DiscardedTokens,
+    CandidateTokens,
     Event,
     Finished,
     FinishReason,
@@ -315,11 +315,11 @@ class OpenAIStreamEncoder(Generic[Part]):
                 return self._encode_blocks(event.choice) + self.encode_finish(event)
             case Usage():
                 return self.encode_usage(event)
-            case ThinkingBlock() | DiscardedTokens() | PromptScored() | References() | UnknownCitations():
+            case ThinkingBlock() | CandidateTokens() | PromptScored() | References() | UnknownCitations():
                 return self._encode_rare(event)
 
     def _encode_rare(
-        self, event: ThinkingBlock | DiscardedTokens | PromptScored | References | UnknownCitations
+        self, event: ThinkingBlock | CandidateTokens | PromptScored | References | UnknownCitations
     ) -> bytes:
         """Encodes references and unknown citations. Stores a block of reasoning until its choice ends.
         Returns nothing for events that callers do not see."""
