@@ -17,7 +17,7 @@ from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
-    DiscardedTokens,
+    CandidateTokens,
     Event,
     Finished,
     FinishReason,

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from antiphon.domain.events import (
+    CandidateTokens,
     Delta,
-    DiscardedTokens,
     Event,
     Finished,
     FinishReason,
@@ -168,7 +168,7 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
             references = event
         elif isinstance(event, UnknownCitations):
             unknown_citations = event.numbers
-        elif not isinstance(event, DiscardedTokens):
+        elif not isinstance(event, CandidateTokens):
             choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")

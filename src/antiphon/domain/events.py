@@ -326,4 +326,4 @@ Delta = TextDelta | ReasoningDelta | ThinkingBlock | SpeechDelta | ToolCallStart
 RetrievalEvent = References | UnknownCitations
 """The events that retrieval adds to a stream."""
 
-Event = Started | PromptScored | Delta | Finished | DiscardedTokens | RetrievalEvent | Usage
+Event = Started | PromptScored | Delta | Finished | CandidateTokens | RetrievalEvent | Usage

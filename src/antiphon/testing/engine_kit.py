@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
-    DiscardedTokens,
+    CandidateTokens,
     Event,
     Finished,
     FinishReason,
