@@ -24,7 +24,7 @@ from antiphon.cli.output import (
     KEY_VARIABLE,
     UNAUTHORIZED,
     CallFailed,
-    Card,
+    JsonObject,
     Problem,
     note,
     report_errors,
@@ -56,23 +56,23 @@ class Admin:
 
     def list(
         self, *path: str, limit: int | None = None, query: Mapping[str, str] | None = None
-    ) -> "list[Card]":
+    ) -> "list[JsonObject]":
         """Fetches a list page by page, and returns its rows. `limit`: the most rows; None for all."""
-        cards: list[Card] = []
+        rows: list[JsonObject] = []
         parameters = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
-            page_size = MOST_ROWS if limit is None else min(MOST_ROWS, limit - len(cards))
+            page_size = MOST_ROWS if limit is None else min(MOST_ROWS, limit - len(rows))
             page = self.get(*path, limit=str(page_size), **parameters)
             page_rows, next_cursor = page.get("data"), page.get("next")
             if not isinstance(page_rows, list) or not all(isinstance(row, dict) for row in page_rows):
                 raise self._build_failure()
-            cards += page_rows
-            if not isinstance(next_cursor, str) or not page_rows or len(cards) == limit:
-                return cards
+            rows += page_rows
+            if not isinstance(next_cursor, str) or not page_rows or len(rows) == limit:
+                return rows
             parameters[cursor] = next_cursor
 
-    def get(self, *path: str, **query: str) -> Card:
+    def get(self, *path: str, **query: str) -> JsonObject:
         """Fetches an object or the result of a query."""
         return self._call("GET", path, query)
 
@@ -80,28 +80,28 @@ class Admin:
         """Yields the body of a long response in parts."""
         return self._client.stream_parts(_join_path(path, query))
 
-    def send(self, method: str, *path: str, **body: object) -> Card:
+    def send(self, method: str, *path: str, **body: object) -> JsonObject:
         """Sends a request with the fields that are not None, and returns the object in the response."""
         return self._call(
             method, path, {}, {name: value for name, value in body.items() if value is not None}
         )
 
-    def patch(self, *path: str, body: Card) -> Card:
+    def patch(self, *path: str, body: JsonObject) -> JsonObject:
         """Changes an object. Sends all fields, including None."""
         return self._call("PATCH", path, {}, body)
 
-    def delete(self, *path: str) -> Card:
+    def delete(self, *path: str) -> JsonObject:
         """Removes or revokes an object. Returns the object if the server keeps it."""
         response = self._client.call("DELETE", _join_path(path, {}))
         return response if isinstance(response, dict) else {}
 
-    def erase(self, *path: str, **query: str) -> Card:
+    def erase(self, *path: str, **query: str) -> JsonObject:
         """Removes the objects that a query selects, and returns the object in the response."""
         return self._call("DELETE", path, query)
 
     def _call(
-        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
-    ) -> Card:
+        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: JsonObject | None = None
+    ) -> JsonObject:
         """Sends a request and returns the object in the response. Raises CallFailed."""
         response = self._client.call(method, _join_path(path, query), body)
         if not isinstance(response, dict):
@@ -199,9 +199,9 @@ def _join_path(segments: tuple[str, ...], query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def note_warnings(card: Card) -> None:
+def note_warnings(response: JsonObject) -> None:
     """Prints the warnings in a response."""
-    warnings = card.get("warnings")
+    warnings = response.get("warnings")
     for warning in warnings if isinstance(warnings, list) else ():
         note(str(warning))
 
@@ -221,15 +221,15 @@ def read_operator_key() -> str | None:
         return None
 
 
-def is_operator_key(card: Card) -> bool:
-    """Whether `card` describes the operator's key of this machine."""
+def is_operator_key(key: JsonObject) -> bool:
+    """Whether `key` describes the operator's key of this machine."""
     from antiphon.auth.secrets import KEY, extract_prefix
 
     stored = read_operator_key()
     return (
         stored is not None
         and KEY.fullmatch(stored) is not None
-        and card.get("prefix") == extract_prefix(stored)
+        and key.get("prefix") == extract_prefix(stored)
     )
 
 
@@ -277,7 +277,7 @@ class ObjectKind(Struct, frozen=True):
     fields: Sequence[str]
     """The fields to search, besides the id."""
     id_pattern: str
-    has_ended: Callable[[Card], bool] = field(default=lambda _: False)
+    has_ended: Callable[[JsonObject], bool] = field(default=lambda _: False)
     """Whether an object has ended. A search prefers objects that have not ended."""
     label_fields: Sequence[str] = ("name",)
     """The fields that tables show as the object's name."""
@@ -286,20 +286,20 @@ class ObjectKind(Struct, frozen=True):
         """Whether the text is an id of this kind."""
         return re.fullmatch(self.id_pattern, text) is not None
 
-    def matches(self, card: Card, text: str) -> bool:
+    def matches(self, row: JsonObject, text: str) -> bool:
         """Whether the text is the id or another identifying field of an object. Ignores the case of e-mail
         addresses."""
-        if text == card.get("id"):
+        if text == row.get("id"):
             return True
-        values = {name: card.get(name) for name in self.fields}
+        values = {name: row.get(name) for name in self.fields}
         return any(
             value == (text.lower() if name == "email" else text) for name, value in values.items() if value
         )
 
-    def describe(self, card: Card) -> str:
+    def describe(self, row: JsonObject) -> str:
         """Describes an object by its id and its other fields."""
-        identifiers = ", ".join(str(card.get(name)) for name in self.fields if card.get(name))
-        return f"{card.get('id')} ({identifiers})" if identifiers else str(card.get("id"))
+        identifiers = ", ".join(str(row.get(name)) for name in self.fields if row.get(name))
+        return f"{row.get('id')} ({identifiers})" if identifiers else str(row.get("id"))
 
 
 PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{ID_SUFFIX}")
@@ -308,11 +308,11 @@ KEY = ObjectKind(
     "key",
     ("prefix", "note"),
     "key_[0-9a-z]{12}",
-    lambda card: _has_ended(card, "expires_at"),
+    lambda row: _has_ended(row, "expires_at"),
     ("prefix", "note"),
 )
 LIMIT = ObjectKind("limit", ("note",), f"limit_{ID_SUFFIX}")
-PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda card: _has_ended(card, "until"))
+PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda row: _has_ended(row, "until"))
 
 OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
 """The kinds of subjects of limits. Models have no id."""
@@ -330,13 +330,13 @@ def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
     _reject_secret(text)
     if kind.is_id(text):
         return text
-    cards = server.list(f"{kind.noun}s")
-    matches = _list_matches(kind, cards, text)
+    rows = server.list(f"{kind.noun}s")
+    matches = _list_matches(kind, rows, text)
     if not matches:
         raise CallFailed(
-            f"there is no {kind.noun} {text!r} that you can see{_format_suggestion(kind, cards, text)}"
+            f"there is no {kind.noun} {text!r} that you can see{_format_suggestion(kind, rows, text)}"
         )
-    return _require_single([(kind, card) for card in matches], text)
+    return _require_single([(kind, row) for row in matches], text)
 
 
 def find_used_id(server: "Admin", kind: ObjectKind, text: str) -> str:
@@ -348,7 +348,7 @@ def find_used_id(server: "Admin", kind: ObjectKind, text: str) -> str:
     if kind.is_id(text):
         return text
     if matches := _list_matches(kind, server.list(f"{kind.noun}s"), text):
-        return _require_single([(kind, card) for card in matches], text)
+        return _require_single([(kind, row) for row in matches], text)
     note(f"used {text!r} as an id: you can see no {kind.noun} of this name")
     return text
 
@@ -392,14 +392,14 @@ def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
     names: dict[str, str] = {}
     for kind in kinds:
         try:
-            cards = server.list(f"{kind.noun}s")
+            rows = server.list(f"{kind.noun}s")
         except CallFailed as problem:
             if problem.status != FORBIDDEN:
                 raise
             continue
-        for card in cards:
-            names[str(card.get("id"))] = " ".join(
-                str(card[name]) for name in kind.label_fields if card.get(name)
+        for row in rows:
+            names[str(row.get("id"))] = " ".join(
+                str(row[name]) for name in kind.label_fields if row.get(name)
             )
     return names
 
@@ -424,7 +424,7 @@ def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
     if any(kind.is_id(text) for kind in kinds):
         return text
     matches = [
-        (kind, card) for kind in kinds for card in _list_matches(kind, server.list(f"{kind.noun}s"), text)
+        (kind, row) for kind in kinds for row in _list_matches(kind, server.list(f"{kind.noun}s"), text)
     ]
     if matches:
         return _require_single(matches, text)
@@ -432,21 +432,21 @@ def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
     return text
 
 
-def _has_ended(card: Card, expiry_field: str) -> bool:
+def _has_ended(row: JsonObject, expiry_field: str) -> bool:
     """Whether an object was revoked or has expired."""
-    expires_at = card.get(expiry_field)
-    return card.get("revoked_at") is not None or (isinstance(expires_at, int) and expires_at <= time.time())
+    expires_at = row.get(expiry_field)
+    return row.get("revoked_at") is not None or (isinstance(expires_at, int) and expires_at <= time.time())
 
 
-def _list_matches(kind: ObjectKind, cards: Sequence[Card], text: str) -> list[Card]:
+def _list_matches(kind: ObjectKind, rows: Sequence[JsonObject], text: str) -> list[JsonObject]:
     """Returns the objects that match a text. Ended objects count only if no other object matches."""
-    matches = [card for card in cards if kind.matches(card, text)]
-    return [card for card in matches if not kind.has_ended(card)] or matches
+    matches = [row for row in rows if kind.matches(row, text)]
+    return [row for row in matches if not kind.has_ended(row)] or matches
 
 
-def _require_single(matches: Sequence[tuple[ObjectKind, Card]], text: str) -> str:
+def _require_single(matches: Sequence[tuple[ObjectKind, JsonObject]], text: str) -> str:
     """Returns the id of the only match, and prints the object. Raises CallFailed for several matches."""
-    descriptions = [f"{kind.noun} {kind.describe(card)}" for kind, card in matches]
+    descriptions = [f"{kind.noun} {kind.describe(row)}" for kind, row in matches]
     if len(matches) > 1:
         remainder = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
         raise CallFailed(
@@ -457,9 +457,9 @@ def _require_single(matches: Sequence[tuple[ObjectKind, Card]], text: str) -> st
     return str(matches[0][1].get("id"))
 
 
-def _format_suggestion(kind: ObjectKind, cards: Sequence[Card], text: str) -> str:
+def _format_suggestion(kind: ObjectKind, rows: Sequence[JsonObject], text: str) -> str:
     """Returns a suggestion for a text without a match."""
-    names = [str(card.get(name)) for card in cards for name in kind.fields if card.get(name)]
+    names = [str(row.get(name)) for row in rows for name in kind.fields if row.get(name)]
     similar_names = difflib.get_close_matches(text, names, n=1)
     return (
         f"; did you mean {similar_names[0]!r}?"

@@ -256,19 +256,17 @@ class ImportPlan(Struct):
                 del self.prices[pattern]
                 self.skipped[pattern] = f"it also covers {skipped_name}"
 
-    def skip_priced_models(self, cards: Sequence[Card], now: int) -> None:
-        """Removes models that already have a price. `cards`: the server's prices."""
-        current_cards = [
-            card for card in cards if not isinstance(until := card.get("until"), int) or until > now
+    def skip_priced_models(self, server_prices: Sequence[JsonObject], now: int) -> None:
+        """Removes models that already have a price. `server_prices`: the prices that the server has."""
+        current_rows = [
+            row for row in server_prices if not isinstance(until := row.get("until"), int) or until > now
         ]
         for name, prices in list(self.prices.items()):
             own_prices = [
-                card
-                for card in current_cards
-                if not is_imported(card) and matches([str(card["models"])], name)
+                row for row in current_rows if not is_imported(row) and matches([str(row["models"])], name)
             ]
             new_prices = tuple(
-                price for price in prices if not was_imported_before(name, price, current_cards, now)
+                price for price in prices if not was_imported_before(name, price, current_rows, now)
             )
             if own_prices:
                 self.skipped[name] = f"it has your own price {own_prices[0].get('id')}"
@@ -278,23 +276,21 @@ class ImportPlan(Struct):
                 self.prices[name] = new_prices
 
 
-def is_imported(card: Card) -> bool:
-    return str(card.get("note", "")).startswith(PACKAGE)
+def is_imported(row: JsonObject) -> bool:
+    return str(row.get("note", "")).startswith(PACKAGE)
 
 
-def was_imported_before(name: str, price: DatedPrice, cards: Sequence[Card], now: int) -> bool:
+def was_imported_before(name: str, price: DatedPrice, server_prices: Sequence[JsonObject], now: int) -> bool:
     """Whether an earlier import added the same price with the same start."""
-    imported_cards = [card for card in cards if is_imported(card) and card.get("models") == name]
-    starts = [(since, card) for card in imported_cards if isinstance(since := card.get("since"), int)]
+    imported_rows = [row for row in server_prices if is_imported(row) and row.get("models") == name]
+    starts = [(since, row) for row in imported_rows if isinstance(since := row.get("since"), int)]
     if price.since is None:
         past_starts = [start for start in starts if start[0] <= now]
-        matching_cards = [max(past_starts, key=lambda start: start[0])[1]] if past_starts else []
+        matching_rows = [max(past_starts, key=lambda start: start[0])[1]] if past_starts else []
     else:
-        matching_cards = [card for since, card in starts if since == price.since]
+        matching_rows = [row for since, row in starts if since == price.since]
     amounts = (price.input, price.cached, price.output)
-    return any(
-        (card.get("input"), card.get("cached"), card.get("output")) == amounts for card in matching_cards
-    )
+    return any((row.get("input"), row.get("cached"), row.get("output")) == amounts for row in matching_rows)
 
 
 def plan_import(

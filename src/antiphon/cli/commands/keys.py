@@ -28,7 +28,7 @@ from antiphon.cli.commands.limits import describe_limits, parse_limit
 from antiphon.cli.console import now, parse_duration, parse_time
 from antiphon.cli.output import (
     CallFailed,
-    Card,
+    JsonObject,
     format_fields,
     format_time,
     print_card,
@@ -62,17 +62,17 @@ def list_keys(
             "user": find_optional_id(server, USER, user),
         }
         keys = [
-            card
-            for card in server.list("keys")
-            if all(owner in (None, card.get(name)) for name, owner in owners.items())
+            row
+            for row in server.list("keys")
+            if all(owner in (None, row.get(name)) for name, owner in owners.items())
         ]
         kinds = [
             kind
             for name, kind in (("project", PROJECT), ("user", USER))
-            if not as_json and any(card.get(name) for card in keys)
+            if not as_json and any(row.get(name) for row in keys)
         ]
         names = fetch_names(server, kinds)
-        print_list("keys", keys, lambda card: _format_row(card, names), NO_KEYS, as_json)
+        print_list("keys", keys, lambda row: _format_row(row, names), NO_KEYS, as_json)
 
 
 @app.command()
@@ -118,7 +118,7 @@ def create(
     with connect_admin(url) as server:
         limits = [parse_limit(text) for text in limit or ()]
         expires_at = None if expires is None else parse_time(expires)
-        card = server.send(
+        response = server.send(
             "POST",
             "keys",
             kind=kind,
@@ -130,7 +130,7 @@ def create(
             expires_at=expires_at,
             note=note,
         )
-        _print_secret(card, as_json)
+        _print_secret(response, as_json)
 
 
 @app.command()
@@ -178,9 +178,9 @@ def update(
         fields |= {"expires_at": None} if never_expires else {}
         if not fields:
             raise SettingsError("name a field to change; antiphon keys update --help lists the fields")
-        card = server.patch("keys", find_id(server, KEY, key), body=fields)
-        _print_key(card, as_json)
-        note_warnings(card)
+        response = server.patch("keys", find_id(server, KEY, key), body=fields)
+        _print_key(response, as_json)
+        note_warnings(response)
 
 
 @app.command()
@@ -197,9 +197,9 @@ def rotate(
         seconds = parse_duration(overlap)
         key = find_id(server, KEY, key)
         was_operator_key = read_operator_key() is not None and _is_operator_key_id(server, key)
-        card = server.send("POST", "keys", key, "rotate", overlap=seconds)
-        message = replace_operator_key(str(card.get("secret"))) if was_operator_key else ""
-        _print_secret(card, as_json)
+        response = server.send("POST", "keys", key, "rotate", overlap=seconds)
+        message = replace_operator_key(str(response.get("secret"))) if was_operator_key else ""
+        _print_secret(response, as_json)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
         if message:
             say(message)
@@ -229,25 +229,23 @@ def audit(
     """List the changes of projects, users and keys, with their authors."""
     with connect_admin(url) as server:
         query = {"target": find_audited_id(server, target)} if target else None
-        cards = server.list("audit", limit=limit, query=query)
+        rows = server.list("audit", limit=limit, query=query)
         actor_and_target_ids = (
-            [] if as_json else [str(card.get(name)) for card in cards for name in ("actor", "target")]
+            [] if as_json else [str(row.get(name)) for row in rows for name in ("actor", "target")]
         )
         names = fetch_names(
             server, [kind for kind in OWNERS.values() if any(map(kind.is_id, actor_and_target_ids))]
         )
-        print_list(
-            "audit", cards, lambda card: _format_audit_row(card, names), "nothing was changed", as_json
-        )
+        print_list("audit", rows, lambda row: _format_audit_row(row, names), "nothing was changed", as_json)
 
 
-def _print_secret(card: Card, as_json: bool) -> None:
+def _print_secret(response: JsonObject, as_json: bool) -> None:
     """Prints the secret of a new key to standard output, and its id and expiry to standard error."""
-    print_id(card, as_json, "secret")
-    expires_at = card.get("expires_at")
+    print_id(response, as_json, "secret")
+    expires_at = response.get("expires_at")
     expiry = f", which ends at {format_time(expires_at)} UTC" if isinstance(expires_at, int) else ""
-    say(f"made {card.get('kind')} key {card.get('id')}{expiry}; it is not shown again")
-    note_warnings(card)
+    say(f"made {response.get('kind')} key {response.get('id')}{expiry}; it is not shown again")
+    note_warnings(response)
 
 
 def _is_operator_key_id(server: Admin, key_id: str) -> bool:
@@ -258,45 +256,45 @@ def _is_operator_key_id(server: Admin, key_id: str) -> bool:
         return False
 
 
-def _print_key(card: Card, as_json: bool) -> None:
+def _print_key(response: JsonObject, as_json: bool) -> None:
     """Prints one line for each field, with the limits in words."""
     if as_json:
-        print_json(card)
+        print_json(response)
     else:
-        fields = {name: value for name, value in card.items() if name != "warnings"}
-        print_card({**fields, "limits": describe_limits(card.get("limits")) or None})
+        fields = {name: value for name, value in response.items() if name != "warnings"}
+        print_fields({**fields, "limits": describe_limits(response.get("limits")) or None})
 
 
-def _format_audit_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
-    changes = card.get("changes")
+def _format_audit_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
+    changes = row.get("changes")
     texts = (
         [_format_change(change) for change in changes if isinstance(change, dict)]
         if isinstance(changes, list)
         else []
     )
-    prefix = f"{card['about']}: " if card.get("about") else ""
-    row = add_names(format_fields(card, "id", "at", "actor", "action", "target"), names, "actor", "target")
-    return {**row, "change": prefix + "; ".join(texts)}
+    prefix = f"{row['about']}: " if row.get("about") else ""
+    fields = add_names(format_fields(row, "id", "at", "actor", "action", "target"), names, "actor", "target")
+    return {**fields, "change": prefix + "; ".join(texts)}
 
 
-def _format_change(change: Card) -> str:
+def _format_change(change: JsonObject) -> str:
     """Formats the change of one field: `amount: 10.00 → 12.50`; for a new object, `amount: 10.00`."""
     values = [str(change[name]) for name in ("before", "after") if change.get(name) is not None]
     return f"{change.get('field')}: {' → '.join(values)}"
 
 
-def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
-    models = {"models": "all"} if card.get("models") is None else format_fields(card, "models")
+def _format_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
+    models = {"models": "all"} if row.get("models") is None else format_fields(row, "models")
     fields = add_names(
-        format_fields(card, "id", "kind", "prefix", "project", "user"), names, "project", "user"
+        format_fields(row, "id", "kind", "prefix", "project", "user"), names, "project", "user"
     )
-    return {**fields, **models, "state": _format_state(card), **format_fields(card, "note")}
+    return {**fields, **models, "state": _format_state(row), **format_fields(row, "note")}
 
 
-def _format_state(card: Card) -> str:
-    if card.get("revoked_at") is not None:
-        return f"revoked {format_fields(card, 'revoked_at')['revoked_at']}"
-    expires_at = card.get("expires_at")
+def _format_state(row: JsonObject) -> str:
+    if row.get("revoked_at") is not None:
+        return f"revoked {format_fields(row, 'revoked_at')['revoked_at']}"
+    expires_at = row.get("expires_at")
     if not isinstance(expires_at, int):
         return "active"
     return f"{'ended' if expires_at <= now() else 'ends'} {format_time(expires_at)}"

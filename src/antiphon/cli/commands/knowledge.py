@@ -23,7 +23,7 @@ from antiphon.cli.admin_client import find_server
 from antiphon.cli.output import (
     FORBIDDEN,
     CallFailed,
-    Card,
+    JsonObject,
     Problem,
     advise_on_key,
     format_fields,
@@ -190,14 +190,14 @@ class KnowledgeApiClient:
     def __init__(self, client: "Client") -> None:
         self._client = client
 
-    def call(self, method: str, *path: str, body: object = None, **query: object) -> Card:
+    def call(self, method: str, *path: str, body: object = None, **query: object) -> JsonObject:
         """Sends a request and returns the object in the response. `path`: segments below the tables' path."""
         response = self._client.call(method, _join_path(path, query), body)
         if not isinstance(response, dict):
             raise CallFailed(f"{self._client.url} does not answer like Antiphon")
         return response
 
-    def list_rows(self, *path: str, **query: str) -> Iterator[tuple[Card, int]]:
+    def list_rows(self, *path: str, **query: str) -> Iterator[tuple[JsonObject, int]]:
         """Yields the rows of a list, each with the total number of rows. Fetches page by page."""
         offset = 0
         while True:
@@ -212,15 +212,15 @@ class KnowledgeApiClient:
 
     def find_document(self, table: str, text: str) -> str:
         """Returns the id of the document whose id or file name is `text`."""
-        cards = [card for card, _ in self.list_rows(table, "documents")]
-        if any(card.get("id") == text for card in cards):
+        rows = [row for row, _ in self.list_rows(table, "documents")]
+        if any(row.get("id") == text for row in rows):
             return text
-        matches = [card for card in cards if card.get("name") == text]
+        matches = [row for row in rows if row.get("name") == text]
         if not matches:
             raise CallFailed(
                 f"{table} has no document {text!r}; antiphon knowledge list {table} shows its documents"
             )
-        ids = ", ".join(str(card.get("id")) for card in matches)
+        ids = ", ".join(str(row.get("id")) for row in matches)
         if len(matches) > 1:
             raise CallFailed(f"{len(matches)} documents are called {text!r}: name one by its id: {ids}")
         note(f"selected the document {ids} ({text})")
@@ -228,7 +228,7 @@ class KnowledgeApiClient:
 
     def add_file(
         self, table: str, file: Path, sizes: Mapping[str, object], report_percent: ReportItems
-    ) -> Card:
+    ) -> JsonObject:
         """Adds a file and waits until the server has indexed it.
 
         `report_percent`: receives the percentage of the progress, and 100. Raises SettingsError for a file
@@ -243,18 +243,19 @@ class KnowledgeApiClient:
         response = self._client.upload(_join_path((table, "documents"), {}), media_type, form)
         last_wait_reason = None
         while True:
-            card = response if isinstance(response, dict) else {}
-            state, progress, wait_reason = card.get("state"), card.get("progress"), card.get("error")
+            document = response if isinstance(response, dict) else {}
+            state, wait_reason = document.get("state"), document.get("error")
+            progress = document.get("progress")
             if state == "indexing" and wait_reason not in (None, last_wait_reason):
                 last_wait_reason = wait_reason
                 note(f"{file.name} {wait_reason}")
             report_percent(progress if isinstance(progress, int) else 0, 100)
             if state == "failed":
-                raise CallFailed(str(card.get("error")))
+                raise CallFailed(str(document.get("error")))
             if state != "indexing":
-                return card
+                return document
             time.sleep(POLL_S)
-            response = self.call("GET", table, "documents", str(card.get("id")))
+            response = self.call("GET", table, "documents", str(document.get("id")))
 
     def export_table(self, table: str, file: Path, report_progress: ReportItems) -> int:
         """Writes a table to a new file: its settings, indexed documents, chunks and vectors.
@@ -303,14 +304,14 @@ class KnowledgeApiClient:
         them. A failed import removes the table.
         """
         exported = read_export(file)
-        card = self.call(
+        table = self.call(
             "POST", body={name: exported.header.get(name) for name in CREATION_FIELDS} | dict(changes)
         )
-        name, model = str(card.get("name")), card.get("embedding_model")
+        name, model = str(table.get("name")), table.get("embedding_model")
         has_same_model = isinstance(model, str) and is_same_model(
             self._embed_probe(model), exported.header.get("probe")
         )
-        keeps_vectors = has_same_model and card.get("dimensions") == exported.header.get("dimensions")
+        keeps_vectors = has_same_model and table.get("dimensions") == exported.header.get("dimensions")
         imported_count, total, keeps_ids = 0, sum(map(len, exported.chunks.values())), True
         try:
             for id_, batch_fields, lines in exported.list_batches():
@@ -407,9 +408,9 @@ def create(
         body |= {field: value for field, value in sizes.items() if value is not None}
         if model or words_only:
             body["embedding_model"] = None if words_only else model
-        card = server.call("POST", body=body)
-        print_id(card, as_json, "name")
-        if card.get("search") == "words" and not words_only:
+        response = server.call("POST", body=body)
+        print_id(response, as_json, "name")
+        if response.get("search") == "words" and not words_only:
             note("the server has no embedding model for this key: the table can only be searched by words")
 
 
@@ -429,13 +430,13 @@ def add(
     with connect_knowledge(url) as server:
         for file in files:
             with show_progress(file.name) as report_progress:
-                card = server.add_file(table, file, sizes, report_progress)
-            added_documents.append(card)
-            warnings = card.get("warnings")
+                document = server.add_file(table, file, sizes, report_progress)
+            added_documents.append(document)
+            warnings = document.get("warnings")
             for warning in warnings if isinstance(warnings, list) else ():
                 note(f"{file.name}: {warning}")
             if not as_json:
-                print(f"added {file.name}: {card.get('chunks')} chunks")
+                print(f"added {file.name}: {document.get('chunks')} chunks")
     if as_json:
         print_json({"documents": added_documents})
 
@@ -537,22 +538,22 @@ def show_progress(description: str) -> Iterator[ReportItems]:
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
-def _format_table(card: Card) -> dict[str, str]:
+def _format_table(row: JsonObject) -> dict[str, str]:
     fields = format_fields(
-        card, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at"
+        row, "name", "search", "embedding_model", "documents", "chunks", "bytes", "updated_at"
     )
-    return fields if card.get("damage") is None else {**fields, "search": "damaged"}
+    return fields if row.get("damage") is None else {**fields, "search": "damaged"}
 
 
-def _format_document(card: Card) -> dict[str, str]:
-    state = str(card.get("state"))
-    state_text = f"{state} {card.get('progress')}%" if state == "indexing" else state
-    fields = format_fields(card, "id", "name", "bytes", "chunks")
-    return {**fields, "state": state_text, **format_fields(card, "created_at", "error")}
+def _format_document(row: JsonObject) -> dict[str, str]:
+    state = str(row.get("state"))
+    state_text = f"{state} {row.get('progress')}%" if state == "indexing" else state
+    fields = format_fields(row, "id", "name", "bytes", "chunks")
+    return {**fields, "state": state_text, **format_fields(row, "created_at", "error")}
 
 
-def _format_hit(card: Card) -> dict[str, str]:
-    chunk, score = card.get("chunk"), card.get("score")
+def _format_hit(row: JsonObject) -> dict[str, str]:
+    chunk, score = row.get("chunk"), row.get("score")
     chunk_fields = chunk if isinstance(chunk, dict) else {}
     return {
         "score": f"{score:.4f}" if isinstance(score, float) else "",

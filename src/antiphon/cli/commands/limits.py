@@ -19,7 +19,7 @@ from antiphon.cli.admin_client import (
 )
 from antiphon.cli.output import (
     CallFailed,
-    Card,
+    JsonObject,
     format_duration,
     format_fields,
     print_id,
@@ -67,10 +67,10 @@ def list_limits(
     query: dict[str, str] = {"subject": subject} if subject else {}
     with connect_admin(url) as server:
         query |= {"target": find_target(server, subject, target)} if target else {}
-        cards = server.list("limits", query=query)
-        subjects = {card.get("subject") for card in cards if not as_json}
+        rows = server.list("limits", query=query)
+        subjects = {row.get("subject") for row in rows if not as_json}
         names = fetch_names(server, [kind for owner, kind in OWNERS.items() if owner in subjects])
-        print_list("limits", cards, lambda card: _format_row(card, names), NO_LIMITS, as_json)
+        print_list("limits", rows, lambda row: _format_row(row, names), NO_LIMITS, as_json)
 
 
 @app.command("set")
@@ -100,17 +100,19 @@ def set_limit(
         amount_units = _parse_amount(measure, amount)
         target_id = find_target(server, subject, target)
         fields: dict[str, object] = {"measure": measure, "window": window, "models": models}
-        cards = server.list("limits", query={"subject": subject, "target": target_id})
-        matches = [card for card in cards if all(card.get(name) == value for name, value in fields.items())]
+        rows = server.list("limits", query={"subject": subject, "target": target_id})
+        matches = [row for row in rows if all(row.get(name) == value for name, value in fields.items())]
         if matches:
-            card = server.send("PATCH", "limits", str(matches[0].get("id")), amount=amount_units, note=note)
+            response = server.send(
+                "PATCH", "limits", str(matches[0].get("id")), amount=amount_units, note=note
+            )
         else:
-            card = server.send(
+            response = server.send(
                 "POST", "limits", subject=subject, target=target_id, amount=amount_units, note=note, **fields
             )
-        print_id(card, as_json)
-        say(f"{'changed' if matches else 'set'}: {_describe_limit(card)} for the {subject} {target}")
-        note_warnings(card)
+        print_id(response, as_json)
+        say(f"{'changed' if matches else 'set'}: {_describe_limit(response)} for the {subject} {target}")
+        note_warnings(response)
 
 
 @app.command()
@@ -123,8 +125,8 @@ def show(
 ) -> None:
     """Show a limit, its remaining amount, and the time until the whole amount is available."""
     with connect_admin(url) as server:
-        card = server.get("limits", _find_limit(server, limit, window, models))
-        print_object(card if as_json else _format_status(card), as_json)
+        response = server.get("limits", _find_limit(server, limit, window, models))
+        print_object(response if as_json else _format_status(response), as_json)
 
 
 @app.command()
@@ -156,13 +158,13 @@ def _find_limit(server: Admin, words: list[str], window: Window | None, models: 
     target = find_target(server, subject, words[1])
     conditions = {"measure": words[2]} | ({"window": window} if window else {})
     conditions |= {"models": models} if models else {}
-    cards = server.list("limits", query={"subject": subject, "target": target})
-    matches = [card for card in cards if all(card.get(name) == value for name, value in conditions.items())]
+    rows = server.list("limits", query={"subject": subject, "target": target})
+    matches = [row for row in rows if all(row.get(name) == value for name, value in conditions.items())]
     if not matches:
         raise CallFailed(
             f"there is no such limit of the {subject} {words[1]}; antiphon limits list shows them"
         )
-    descriptions = [f"{card.get('id')} ({describe_limits([card])})" for card in matches]
+    descriptions = [f"{row.get('id')} ({describe_limits([row])})" for row in matches]
     if len(matches) > 1:
         raise CallFailed(
             f"{len(matches)} limits match; choose one by --per or --models: {'; '.join(descriptions)}"
@@ -171,24 +173,24 @@ def _find_limit(server: Admin, words: list[str], window: Window | None, models: 
     return str(matches[0].get("id"))
 
 
-def _format_row(card: Card, names: Mapping[str, str]) -> dict[str, str]:
-    models = {"models": "all"} if card.get("models") is None else format_fields(card, "models")
-    known_names = {} if card.get("subject") == Subject.MODEL else names
-    fields = add_names(format_fields(card, "id", "subject", "target"), known_names, "target")
-    return {**fields, "limit": _describe_limit(card), **models, **format_fields(card, "note")}
+def _format_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
+    models = {"models": "all"} if row.get("models") is None else format_fields(row, "models")
+    known_names = {} if row.get("subject") == Subject.MODEL else names
+    fields = add_names(format_fields(row, "id", "subject", "target"), known_names, "target")
+    return {**fields, "limit": _describe_limit(row), **models, **format_fields(row, "note")}
 
 
-def _format_status(card: Card) -> Card:
+def _format_status(row: JsonObject) -> JsonObject:
     """Formats a limit and its state: its amount, the remaining amount, and the time until the whole amount is
     available."""
-    fields = {name: value for name, value in card.items() if name != "reset_seconds"}
-    amounts = {name: _format_amount(card, name) for name in ("amount", "remaining")}
-    seconds = card.get("reset_seconds")
+    fields = {name: value for name, value in row.items() if name != "reset_seconds"}
+    amounts = {name: _format_amount(row, name) for name in ("amount", "remaining")}
+    seconds = row.get("reset_seconds")
     reset = format_duration(seconds) if isinstance(seconds, int | float) else "-"
     return {**fields, **amounts, "available_in": reset}
 
 
-def parse_limit(text: str) -> Card:
+def parse_limit(text: str) -> JsonObject:
     """Parses a limit of a key: `requests=600/minute`, `cost=12.50/month` or `concurrent=4`.
 
     Raises SettingsError and CallFailed.
@@ -232,26 +234,26 @@ def _parse_amount(measure: Measure, amount: str) -> int:
     return units
 
 
-def _format_amount(card: Card, name: str) -> str:
+def _format_amount(row: JsonObject, name: str) -> str:
     """Formats an amount of a limit."""
-    amount = card.get(name)
+    amount = row.get(name)
     if not isinstance(amount, int):
         return "-"
-    return format_money(amount) if card.get("measure") == Measure.COST else f"{amount:,}"
+    return format_money(amount) if row.get("measure") == Measure.COST else f"{amount:,}"
 
 
-def _describe_limit(card: Card) -> str:
+def _describe_limit(row: JsonObject) -> str:
     """Describes a limit, as in `600 requests per minute`."""
-    window = card.get("window")
+    window = row.get("window")
     period = "at once" if window is None else f"per {window}"
-    noun = "requests" if card.get("measure") == Measure.CONCURRENT else str(card.get("measure"))
-    return f"{_format_amount(card, 'amount')} {noun.replace('_', ' ')} {period}"
+    noun = "requests" if row.get("measure") == Measure.CONCURRENT else str(row.get("measure"))
+    return f"{_format_amount(row, 'amount')} {noun.replace('_', ' ')} {period}"
 
 
-def describe_limits(cards: object) -> str:
+def describe_limits(rows: object) -> str:
     """Describes all limits of a key, with their models."""
-    limits = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    limits = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return ", ".join(
-        _describe_limit(card) + ("" if card.get("models") is None else f" to {card.get('models')}")
-        for card in limits
+        _describe_limit(row) + ("" if row.get("models") is None else f" to {row.get('models')}")
+        for row in limits
     )

@@ -57,12 +57,12 @@ def add(
 ) -> None:
     """Add a price and print its id. The longest matching pattern applies, then the latest price."""
     with connect_admin(url) as server:
-        known_currencies = [str(card.get("currency")) for card in server.list("prices")][-1:]
+        known_currencies = [str(row.get("currency")) for row in server.list("prices")][-1:]
         if not (currency or known_currencies):
             raise SettingsError(
                 "the server has no currency before its first price: name one, as in --currency USD"
             )
-        card = server.send(
+        response = server.send(
             "POST",
             "prices",
             models=models,
@@ -75,14 +75,12 @@ def add(
             until=None if until is None else parse_time(until),
             note=note,
         )
-        print_id(card, as_json)
-        card_currency = card.get("currency")
-        say(f"{models} costs {card.get('input')} and {card.get('output')} {card_currency}")
-        if [card_currency] != known_currencies:
-            say(
-                f"{card_currency} is now the currency of all costs of this server; you cannot change it later"
-            )
-        note_warnings(card)
+        print_id(response, as_json)
+        new_currency = response.get("currency")
+        say(f"{models} costs {response.get('input')} and {response.get('output')} {new_currency}")
+        if [new_currency] != known_currencies:
+            say(f"{new_currency} is now the currency of all costs of this server; you cannot change it later")
+        note_warnings(response)
 
 
 @app.command()
@@ -98,12 +96,12 @@ def end(
         until = None if at is None else parse_time(at)
         price = find_id(server, PRICE, price)
         if until is None:
-            card = server.delete("prices", price)
+            response = server.delete("prices", price)
             say(f"{price} has ended")
         else:
-            card = server.send("PATCH", "prices", price, until=until)
-            say(f"{price} ends {format_fields(card, 'until')['until']}")
-        note_warnings(card)
+            response = server.send("PATCH", "prices", price, until=until)
+            say(f"{price} ends {format_fields(response, 'until')['until']}")
+        note_warnings(response)
 
 
 @app.command("import")
@@ -140,8 +138,8 @@ def import_prices(
         data, settings.providers, settings.routed_models, ImportOptions(now(), provider, model, base)
     )
     with connect_admin(url) as server:
-        _require_published_currency(cards := server.list("prices"))
-        plan.skip_priced_models(cards, now())
+        _require_published_currency(rows := server.list("prices"))
+        plan.skip_priced_models(rows, now())
         price_bodies = _build_price_bodies(plan, data.source)
         added_prices = price_bodies if dry_run else [_add_price(server, body) for body in price_bodies]
     for name, reason in plan.skipped.items():
@@ -151,7 +149,7 @@ def import_prices(
         say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(price_bodies)}")
 
 
-def _build_price_bodies(plan: "ImportPlan", source: str) -> list[Card]:
+def _build_price_bodies(plan: "ImportPlan", source: str) -> list[JsonObject]:
     """Returns the request bodies of the prices to add."""
     from antiphon.cli.price_import import CURRENCY
 
@@ -170,38 +168,38 @@ def _build_price_bodies(plan: "ImportPlan", source: str) -> list[Card]:
     ]
 
 
-def _add_price(server: Admin, body: Card) -> Card:
+def _add_price(server: Admin, body: JsonObject) -> JsonObject:
     """Adds one price, prints its warnings, and returns the price as the server stores it."""
-    card = server.send("POST", "prices", **body)
-    note_warnings(card)
-    return card
+    response = server.send("POST", "prices", **body)
+    note_warnings(response)
+    return response
 
 
-def _require_published_currency(cards: Sequence[Card]) -> None:
+def _require_published_currency(rows: Sequence[JsonObject]) -> None:
     """Raises SettingsError if the server's currency differs from the currency of the published prices."""
     from antiphon.cli.price_import import CURRENCY
 
-    if cards and (currency := cards[-1].get("currency")) != CURRENCY:
+    if rows and (currency := rows[-1].get("currency")) != CURRENCY:
         raise SettingsError(
             f"published prices are in {CURRENCY}, but this server's are in {currency}; "
             "add prices with antiphon prices add"
         )
 
 
-def _format_imported_price(card: Card) -> dict[str, str]:
-    return format_fields(card, "models", "currency", "input", "cached", "output", "since", "note")
+def _format_imported_price(row: JsonObject) -> dict[str, str]:
+    return format_fields(row, "models", "currency", "input", "cached", "output", "since", "note")
 
 
-def _format_row(card: Card) -> dict[str, str]:
-    fields = format_fields(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
+def _format_row(row: JsonObject) -> dict[str, str]:
+    fields = format_fields(row, "id", "models", "currency", "input", "cached", "output", "request", "since")
     for name in ("input", "cached", "output", "request"):
         amount = parse_decimal(fields[name])
         fields[name] = fields[name] if amount is None else format_money(amount)
-    return {**fields, "state": _format_state(card), **format_fields(card, "note")}
+    return {**fields, "state": _format_state(row), **format_fields(row, "note")}
 
 
-def _format_state(card: Card) -> str:
-    since, until = card.get("since"), card.get("until")
+def _format_state(row: JsonObject) -> str:
+    since, until = row.get("since"), row.get("until")
     if isinstance(until, int):
-        return f"{'ended' if until <= now() else 'ends'} {format_fields(card, 'until')['until']}"
+        return f"{'ended' if until <= now() else 'ends'} {format_fields(row, 'until')['until']}"
     return "current" if isinstance(since, int) and since <= now() else "future"

@@ -63,8 +63,8 @@ def members(project: Project, url: console.ServerUrl = None, as_json: console.Js
     """List the members of a project and their roles."""
     empty_message = f"{project} has no member; antiphon projects add-member {project} USER adds one"
     with connect_admin(url) as server:
-        cards = server.list("projects", find_id(server, PROJECT, project), "members")
-        print_list("members", cards, _format_member, empty_message, as_json)
+        rows = server.list("projects", find_id(server, PROJECT, project), "members")
+        print_list("members", rows, _format_member, empty_message, as_json)
 
 
 @app.command()
@@ -109,8 +109,8 @@ def create_user(
 ) -> None:
     """Create a user and print the id."""
     with connect_admin(url) as server:
-        card = server.send("POST", "users", name=name, email=email, note=note)
-        _print_created(card, f"user {name}", as_json)
+        response = server.send("POST", "users", name=name, email=email, note=note)
+        _print_created(response, f"user {name}", as_json)
 
 
 @users_app.command("update")
@@ -149,8 +149,8 @@ def enable(user: User, url: console.ServerUrl = None) -> None:
     _change_object(USER, user, url, f"enabled {user}", disabled=False)
 
 
-def _print_created(card: Card, description: str, as_json: bool) -> None:
-    print_id(card, as_json)
+def _print_created(response: JsonObject, description: str, as_json: bool) -> None:
+    print_id(response, as_json)
     note(f"made {description}")
 
 
@@ -165,31 +165,31 @@ def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
     return "projects", find_id(server, PROJECT, project), "members", find_id(server, USER, user)
 
 
-def _format_project(card: Card) -> dict[str, str]:
+def _format_project(row: JsonObject) -> dict[str, str]:
     return {
-        **format_fields(card, "id", "name"),
-        "created": format_field("created_at", card.get("created_at")),
-        "state": _format_state(card, "archived"),
-        **format_fields(card, "note"),
+        **format_fields(row, "id", "name"),
+        "created": format_field("created_at", row.get("created_at")),
+        "state": _format_state(row, "archived"),
+        **format_fields(row, "note"),
     }
 
 
-def _format_member(card: Card) -> dict[str, str]:
+def _format_member(row: JsonObject) -> dict[str, str]:
     return {
-        **format_fields(card, "user", "role"),
-        "since": format_field("created_at", card.get("created_at")),
+        **format_fields(row, "user", "role"),
+        "since": format_field("created_at", row.get("created_at")),
     }
 
 
-def _format_user(card: Card) -> dict[str, str]:
+def _format_user(row: JsonObject) -> dict[str, str]:
     return {
-        **format_fields(card, "id", "name", "email"),
-        "created": format_field("created_at", card.get("created_at")),
-        "state": _format_state(card, "disabled"),
-        **format_fields(card, "note"),
+        **format_fields(row, "id", "name", "email"),
+        "created": format_field("created_at", row.get("created_at")),
+        "state": _format_state(row, "disabled"),
+        **format_fields(row, "note"),
     }
 
 
-def _format_state(card: Card, status: str) -> str:
-    time = card.get(f"{status}_at")
+def _format_state(row: JsonObject, status: str) -> str:
+    time = row.get(f"{status}_at")
     return f"{status} {format_field(f'{status}_at', time)}" if time else "active"

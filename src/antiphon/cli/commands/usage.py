@@ -107,7 +107,9 @@ def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, st
     }
 
 
-def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]) -> "Table":
+def _build_table(
+    report: JsonObject, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]
+) -> "Table":
     """Builds the table of a report: one row for each group, and a last row of sums."""
     from rich.table import Table
     from rich.text import Text
@@ -119,11 +121,11 @@ def _build_table(report: Card, dimensions: Sequence[str], names: Mapping[tuple[s
     cost = f"COST {currency}" if isinstance(currency, str) else "COST"
     for heading in (*COUNT_HEADINGS.values(), cost, *MEAN_HEADINGS.values()):
         table.add_column(heading, justify="right")
-    for card in _get_rows(report):
-        group = _require_object(card.get("by"))
+    for row in _get_rows(report):
+        group = _require_object(row.get("by"))
         table.add_row(
             *(Text(_format_name(dimension, group.get(dimension), names)) for dimension in dimensions),
-            *_format_figures(card),
+            *_format_figures(row),
         )
     table.add_row(
         "all",
@@ -143,14 +145,14 @@ def _format_name(dimension: str, value: object, names: Mapping[tuple[str, str], 
     return escape_unprintable(names.get((dimension, str(value)), str(value)))
 
 
-def _format_figures(card: Card) -> list[str]:
-    counts = [f"{_to_int(card[name]):,}" for name in COUNT_HEADINGS]
-    means = [f"{mean:,.0f}" if isinstance(mean := card[name], int | float) else "-" for name in MEAN_HEADINGS]
-    is_unknown = card["unpriced"] == card["requests"] and card["requests"]
-    return [*counts, "-" if is_unknown else escape_unprintable(str(card["cost"])), *means]
+def _format_figures(row: JsonObject) -> list[str]:
+    counts = [f"{_to_int(row[name]):,}" for name in COUNT_HEADINGS]
+    means = [f"{mean:,.0f}" if isinstance(mean := row[name], int | float) else "-" for name in MEAN_HEADINGS]
+    is_unknown = row["unpriced"] == row["requests"] and row["requests"]
+    return [*counts, "-" if is_unknown else escape_unprintable(str(row["cost"])), *means]
 
 
-def _list_notes(report: Card, limit: int) -> list[str]:
+def _list_notes(report: JsonObject, limit: int) -> list[str]:
     """Returns sentences about what the table omits: further rows, and unknown costs."""
     total = _require_object(report.get("total"))
     notes = [] if total["requests"] else ["no request used tokens in this time"]
@@ -161,12 +163,12 @@ def _list_notes(report: Card, limit: int) -> list[str]:
     return notes
 
 
-def _get_rows(report: Card) -> list[Card]:
+def _get_rows(report: JsonObject) -> list[JsonObject]:
     rows = report.get("data")
     return [_require_object(row) for row in rows] if isinstance(rows, list) else [_require_object(rows)]
 
 
-def _require_object(value: object) -> Card:
+def _require_object(value: object) -> JsonObject:
     """Returns a JSON object. Raises CallFailed for any other value."""
     if not isinstance(value, dict):
         raise CallFailed("the server does not answer like Antiphon")
