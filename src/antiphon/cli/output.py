@@ -15,7 +15,7 @@ PIPE_WIDTH = 500
 """Columns of output to a pipe, so that no text is cut."""
 
 
-Card = Mapping[str, object]
+JsonObject = Mapping[str, object]
 """A JSON object of the admin API."""
 
 
@@ -45,41 +45,41 @@ def print_json(value: object) -> None:
 
 def print_list(
     noun: str,
-    cards: Sequence[Card],
-    format_row: Callable[[Card], Mapping[str, str]],
+    rows: Sequence[JsonObject],
+    format_row: Callable[[JsonObject], Mapping[str, str]],
     empty_message: str,
     as_json: bool,
 ) -> None:
-    """Prints objects as JSON under their noun, or as a table. `empty_message`: printed without objects."""
+    """Prints objects as JSON under their noun, or as a table. `empty_message`: printed if there are no objects."""
     if as_json:
-        print_json({noun: cards})
+        print_json({noun: rows})
     else:
-        print_table([format_row(card) for card in cards], empty_message)
+        print_table([format_row(row) for row in rows], empty_message)
 
 
-def print_object(card: Card, as_json: bool) -> None:
+def print_object(json_object: JsonObject, as_json: bool) -> None:
     """Prints an object as JSON, or as one line for each field."""
     if as_json:
-        print_json(card)
+        print_json(json_object)
     else:
-        print_card(card)
+        print_fields(json_object)
 
 
-def print_id(card: Card, as_json: bool, field: str = "id") -> None:
+def print_id(json_object: JsonObject, as_json: bool, field: str = "id") -> None:
     """Prints a new object as JSON, or only one of its fields."""
     if as_json:
-        print_json(card)
+        print_json(json_object)
     else:
-        print(card.get(field))
+        print(json_object.get(field))
 
 
-def format_fields(card: Card, *names: str) -> dict[str, str]:
+def format_fields(row: JsonObject, *names: str) -> dict[str, str]:
     """Formats some fields of an object."""
-    return {name: format_field(name, card.get(name)) for name in names}
+    return {name: format_field(name, row.get(name)) for name in names}
 
 
 def print_table(rows: Sequence[Mapping[str, str]], empty_message: str) -> None:
-    """Prints rows as a table, or `empty_message` without rows."""
+    """Prints rows as a table, or `empty_message` if there are no rows."""
     if not rows:
         print(empty_message)
         return
@@ -95,9 +95,9 @@ def print_table(rows: Sequence[Mapping[str, str]], empty_message: str) -> None:
     Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
-def print_card(card: Card) -> None:
+def print_fields(json_object: JsonObject) -> None:
     """Prints one line for each field of an object."""
-    fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
+    fields = {name: format_field(name, value) for name, value in json_object.items() if name != "object"}
     width = max(map(len, fields))
     for name, text in fields.items():
         print(f"{name:{width}}  {escape_unprintable(text)}".rstrip())

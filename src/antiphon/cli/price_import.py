@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct as WireStruct
 from msgspec import field as wire_field
 
-from antiphon.cli.output import Card
+from antiphon.cli.output import JsonObject
 from antiphon.domain.identity import matches
 from antiphon.domain.models import STAR
 from antiphon.domain.prices import DIGITS

@@ -31,7 +31,7 @@ from antiphon.cli.output import (
     JsonObject,
     format_fields,
     format_time,
-    print_card,
+    print_fields,
     print_id,
     print_json,
     print_list,

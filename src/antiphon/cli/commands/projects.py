@@ -6,7 +6,15 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import PROJECT, USER, Admin, ObjectKind, connect_admin, find_id
-from antiphon.cli.output import Card, format_field, format_fields, note, print_id, print_list, print_object
+from antiphon.cli.output import (
+    JsonObject,
+    format_field,
+    format_fields,
+    note,
+    print_id,
+    print_list,
+    print_object,
+)
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import SettingsError
 

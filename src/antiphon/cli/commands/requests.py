@@ -6,7 +6,7 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import PROJECT, Admin, connect_admin, find_id
-from antiphon.cli.output import CallFailed, Card, format_fields, note, print_list, print_object
+from antiphon.cli.output import CallFailed, JsonObject, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError
 
@@ -71,8 +71,8 @@ def list_requests(
     """List recorded requests. The audit log notes this access."""
     with connect_admin(url) as server:
         query = {"project": find_id(server, PROJECT, project)}
-        cards = server.list("requests", limit=limit, query=query)
-        print_list("requests", cards, _format_request, f"{project} has no recorded request", as_json)
+        rows = server.list("requests", limit=limit, query=query)
+        print_list("requests", rows, _format_request, f"{project} has no recorded request", as_json)
 
 
 @requests_app.command("read")
@@ -89,8 +89,8 @@ def read_request(
     with connect_admin(url) as server:
         if (request is None) == (latest is None):
             raise SettingsError("name one request: by its id, or by --latest PROJECT")
-        card = server.get("requests", request) if request else _find_latest(server, str(latest))
-        print_object(card, as_json)
+        row = server.get("requests", request) if request else _find_latest(server, str(latest))
+        print_object(row, as_json)
 
 
 @requests_app.command("erase")
@@ -102,15 +102,15 @@ def erase_requests(project: Project, url: console.ServerUrl = None) -> None:
         note(f"removed {removed} requests of {project}")
 
 
-def _find_latest(server: Admin, project: str) -> Card:
+def _find_latest(server: Admin, project: str) -> JsonObject:
     """Returns the latest recorded request of a project. Raises CallFailed."""
-    cards = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
-    if not cards:
+    rows = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
+    if not rows:
         raise CallFailed(f"{project} has no recorded request")
-    return cards[0]
+    return rows[0]
 
 
-def _format_request(card: Card) -> dict[str, str]:
-    row = format_fields(card, "id", "created_at", "expires_at")
-    body = str(card.get("request"))
+def _format_request(row: JsonObject) -> dict[str, str]:
+    row = format_fields(row, "id", "created_at", "expires_at")
+    body = str(row.get("request"))
     return {**row, "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "..."}

@@ -23,7 +23,7 @@ from antiphon.cli.admin_client import (
     find_used_id,
 )
 from antiphon.cli.console import now, parse_past
-from antiphon.cli.output import PIPE_WIDTH, CallFailed, Card, escape_unprintable, format_time
+from antiphon.cli.output import PIPE_WIDTH, CallFailed, JsonObject, escape_unprintable, format_time
 from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
