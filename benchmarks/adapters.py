@@ -28,8 +28,9 @@ from antiphon.domain.request import Sampling
 from antiphon.engines.base import KVLayout, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.library import choose_thread_count, find_library
+from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
+from antiphon.engines.llama.machine import choose_thread_count
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

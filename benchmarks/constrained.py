@@ -16,12 +16,13 @@ from statistics import mean, median, quantiles
 
 import antiphon
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.guide import Clock, Guide, MaskWorkers, MatcherFactory, build_token_table, read_zero
+from antiphon.constraints.guide import Clock, Guide, MatcherFactory, read_zero
+from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.batch import GuidedSequences
+from antiphon.engines.llama.guided_decoding import GuidedSequences
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "

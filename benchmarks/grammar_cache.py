@@ -12,7 +12,7 @@ from statistics import median
 
 from antiphon.constraints.grammar_builder import build_grammar
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import MatcherCache
+from antiphon.constraints.mask_workers import MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.request import Constraint, ConstraintKind
 

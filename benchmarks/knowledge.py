@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
-from antiphon.processes.supervisor import MODULE, start_knowledge
+from antiphon.processes.knowledge.host import MODULE, start_knowledge
 from antiphon.retrieval.base import ChunkInput, DocumentInput, SearchQuery, TableSettings
 from antiphon.settings.schema import Settings
 from antiphon.settings.server import KnowledgeSettings

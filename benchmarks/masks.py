@@ -32,7 +32,7 @@ import numpy as np
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import build_token_table
+from antiphon.constraints.mask_workers import build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import replace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.models import UNLOAD_PATH, _parse_deployment, _to_absolute
+from antiphon.cli.commands.lora import UNLOAD_PATH, _parse_deployment, _to_absolute
 from antiphon.cli.serve_options import parse_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run

@@ -6,19 +6,19 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import typer
 
-from antiphon.cli.admin_client import (
+from antiphon.cli.admin_client import Admin
+from antiphon.cli.commands.limits import _find_limit
+from antiphon.cli.names import (
     KEY,
     PRICE,
     PROJECT,
     USER,
-    Admin,
     ObjectKind,
     find_audited_id,
     find_id,
     find_target,
     find_used_id,
 )
-from antiphon.cli.commands.limits import _find_limit
 from antiphon.cli.output import CallFailed
 from antiphon.domain.limits import Subject, Window
 from antiphon.errors import SettingsError

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.constraints.checking_process import check_constraint, pick_allowed
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import MIN_BYTES, PER_CHARACTER, MatcherCache
+from antiphon.constraints.mask_workers import MIN_BYTES, PER_CHARACTER, MatcherCache
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError

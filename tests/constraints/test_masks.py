@@ -14,11 +14,9 @@ from llguidance import LLParserLimits
 
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import (
-    MAX_CPU_SECONDS,
-    PATIENCE,
+from antiphon.constraints.guide import MAX_CPU_SECONDS, PATIENCE, Guide
+from antiphon.constraints.mask_workers import (
     WORKERS,
-    Guide,
     MaskWorkers,
     RevocableTokenizer,
     build_token_table,
@@ -35,7 +33,7 @@ from antiphon.constraints.matching import (
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
-from antiphon.engines.llama.batch import GuidedSequences
+from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
 from tests.support.constraint_texts import END, TOKENS

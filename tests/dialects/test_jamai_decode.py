@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.jamai.generation import OPTIONAL, decode_chat, decode_embeddings, decode_rerank
+from antiphon.dialects.jamai.decode import OPTIONAL, decode_chat, decode_embeddings, decode_rerank
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, Overflow
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.dialects.base import Request
+from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
 from antiphon.dialects.jamai.encode import encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
-from antiphon.dialects.jamai.generation import decode_chat, decode_embeddings, decode_rerank
 from antiphon.errors import RequestError
 
 WORDS = ("role", "content", "name", "type", "text", "function", "parameters", "properties", "enum", "k")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import EmbeddingCall
-from antiphon.dialects.common.endpoints import MAX_INPUTS
+from antiphon.dialects.common.embeddings import MAX_INPUTS
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter

@@ -28,9 +28,11 @@ from antiphon.services.changes import DirectoryChanges
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceService
+from antiphon.services.request_log import RequestLog
 from antiphon.services.tenancy import AccessTokens, TenancyService
-from antiphon.services.usage import RequestLog, UsageService
-from antiphon.store.ledger import SqlEntries, SqlRecords, SqlUsage
+from antiphon.services.usage import UsageService
+from antiphon.store.ledger import SqlEntries, SqlUsage
+from antiphon.store.request_log import SqlRecords
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import (
     CHAT,

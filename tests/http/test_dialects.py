@@ -19,8 +19,9 @@ from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied
-from antiphon.http.application import Routes, list_endpoints
+from antiphon.http.application import list_endpoints
 from antiphon.http.openapi import build_document
+from antiphon.http.routing import Routes
 from antiphon.http.state import AppState, is_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings

@@ -95,7 +95,7 @@ async def test_a_client_that_sends_a_refused_body_can_read_why():
 
 async def test_a_client_that_goes_on_sending_a_refused_body_is_dropped(monkeypatch):
     async with serving(max_body_bytes=MIB, **SOON) as server, server.line() as line:
-        monkeypatch.setattr("antiphon.http.server.LINGER_SECONDS", 0.2)
+        monkeypatch.setattr("antiphon.http.protocol.LINGER_SECONDS", 0.2)
         await line.send(request_bytes(CHAT, b"", headers={"content-length": str(1 << 40)}))
         assert (await line.reply()).status == 413
         with pytest.raises(ConnectionError):
@@ -278,7 +278,7 @@ async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
 
 async def test_a_refused_chunked_body_is_read_only_briefly(monkeypatch):
     """Also when there was much time left for the request to arrive."""
-    monkeypatch.setattr("antiphon.http.server.LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("antiphon.http.protocol.LINGER_SECONDS", 0.2)
     async with serving(max_body_bytes=MIB, receive_timeout=600) as server, server.line() as line:
         await line.send(request_bytes(CHAT, b"", headers=CHUNKED))
         async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from antiphon.http.server import MAX_PIPELINED
+from antiphon.http.protocol import MAX_PIPELINED
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, at_most, request_bytes, serving
 

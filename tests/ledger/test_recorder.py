@@ -6,7 +6,7 @@ from antiphon.domain.tenancy import Project, RecordingPolicy
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
-from antiphon.store.ledger import SqlRecords
+from antiphon.store.request_log import SqlRecords
 from antiphon.store.tenancy import SqlTenancy
 
 NOW = 1_800_000_000

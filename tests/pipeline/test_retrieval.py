@@ -28,8 +28,8 @@ from antiphon.errors import (
     ProviderFailed,
     UnsupportedParameter,
 )
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.run import Pipeline
-from antiphon.pipeline.spans import RecordedAnswer
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.metrics import Metrics

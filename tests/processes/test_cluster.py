@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.ray.config import ClusterAddress, DriverConfig, NodeConfig, Placement, require_ray
-from antiphon.engines.host.ray.engine import build_actor_options, build_deployment_name, build_scaling
+from antiphon.engines.host.ray.deployment import build_actor_options, build_deployment_name, build_scaling
 from antiphon.engines.host.ray.node import (
     describe_resources,
     find_reason,
@@ -25,8 +25,9 @@ from antiphon.processes.cluster import (
     find_cluster,
 )
 from antiphon.processes.ipc import from_line, to_line
+from antiphon.settings.cluster import ClusterSettings
 from antiphon.settings.models import ModelSettings
-from antiphon.settings.schema import ClusterSettings, Settings
+from antiphon.settings.schema import Settings
 
 HERE = ClusterAddress("127.0.0.1:6379", "t" * 32)
 ENGINE = ReplicaEngine("antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4))

@@ -12,8 +12,9 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import ChildState, HostOrder, Status
 from antiphon.engines.host.supervisor_messages import SupervisorMessage
 from antiphon.errors import LoadError
-from antiphon.processes.engine_hosts import EngineHost, EngineHosts, ModelLoads, choose_unloads
+from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import from_line
+from antiphon.processes.model_loads import ModelLoads, choose_unloads
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings
 from antiphon.testing import scripted_info

@@ -25,9 +25,10 @@ from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
 from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url
+from antiphon.settings.cluster import CLUSTER_ONLY
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
-from antiphon.settings.schema import CLUSTER_ONLY, EngineSettings, Settings
+from antiphon.settings.schema import EngineSettings, Settings
 from benchmarks.make_adapter import write_adapter
 from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import short_directory

@@ -16,8 +16,8 @@ from antiphon.domain.request import (
 )
 from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
-from antiphon.rendering.embedding import find_probability
 from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.rerank import find_probability
 from antiphon.testing import ScriptedEmbeddingEngine, ScriptedTokenEngine
 
 CONTEXT = Context("r", Actor(ActorKind.ANONYMOUS, "somebody"))

@@ -3,8 +3,9 @@
 import pytest
 
 from antiphon.errors import SettingsError
+from antiphon.settings.cluster import ClusterSettings, find_token, is_in_cluster
 from antiphon.settings.loading import load_settings
-from antiphon.settings.schema import ClusterSettings, Settings, find_token, is_in_cluster
+from antiphon.settings.schema import Settings
 
 TOKEN = "0123456789abcdef" * 2
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import NotFound
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.ledger import SqlRecords
+from antiphon.store.request_log import SqlRecords
 
 NOW = 1_000_000
 

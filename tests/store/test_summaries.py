@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.tenancy import Project
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.ledger import MAX_DIGESTS, SqlRecords, SqlSummaries
+from antiphon.store.request_log import MAX_DIGESTS, SqlRecords, SqlSummaries
 
 NOW = 1_000_000
 

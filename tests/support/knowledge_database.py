@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from antiphon.domain.context import SystemClock
 from antiphon.retrieval.base import IndexLimits
-from antiphon.retrieval.postgres.database import SCHEMA
 from antiphon.retrieval.postgres.index import PostgresIndex
+from antiphon.retrieval.postgres.schema import SCHEMA
 from antiphon.store.database import Database
 from tests.support.databases import Cluster
 

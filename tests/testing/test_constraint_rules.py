@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.guide import build_token_table
+from antiphon.constraints.mask_workers import build_token_table
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace

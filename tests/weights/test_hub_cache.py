@@ -6,7 +6,8 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
-from antiphon.weights.hub.cache import CachedFile, HubCache, Reference, get_default_directory
+from antiphon.weights.hub.cache import CachedFile, HubCache, get_default_directory
+from antiphon.weights.hub.reference import Reference
 
 MODEL = Reference("ada/tiny", "Q4/tiny.gguf")
 COMMIT, NEXT = "a" * 40, "b" * 40

@@ -16,8 +16,9 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
-from antiphon.weights.hub.cache import HubCache, Reference, parse
+from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import ANSWER_S, FetchProgress, Hub, Stage
+from antiphon.weights.hub.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.weights.hub.cache import Reference, parse
+from antiphon.weights.hub.reference import Reference, parse
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 

@@ -45,8 +45,9 @@ from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.services.knowledge.tables import KnowledgeErasure
 from antiphon.services.knowledge.uploads import UPLOADS, UploadFolder
 from antiphon.services.limits import LimitService
+from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import LoraSettings, list_host_names
-from antiphon.settings.schema import MemorySettings, ReloadReport, Settings
+from antiphon.settings.schema import MemorySettings, Settings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapter_import import read_stored_adapter
 from antiphon.weights.adapter_store import AdapterStore, KeptNamesFile, compute_fingerprint
@@ -240,7 +241,7 @@ def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: Tenancy
     """Returns the cache of summaries. It is in the database if keys are on, and in memory if not."""
     if tenancy is None:
         return ProcessSummaries(settings.summaries, settings.summary_days, clock)
-    from antiphon.store.ledger import SqlSummaries
+    from antiphon.store.request_log import SqlSummaries
 
     store = SqlSummaries(tenancy.database)
     return StoredSummaries(store, settings.summaries, settings.summary_days, clock)

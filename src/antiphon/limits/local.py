@@ -37,7 +37,7 @@ class CounterState(Struct, frozen=True):
 
     limit: Limit
     amounts_by_slot: Mapping[int, int]
-    """The amounts by window slot; see `limits.counters`."""
+    """The amounts by window slot; see `limits.windows`."""
 
 
 class PartState(Struct, frozen=True):
@@ -115,7 +115,7 @@ class ClaimPart(Struct):
 
     limit_counter: LimitCounter
     additions: list[tuple[int, int]]
-    """Pairs of a window slot (see `limits.counters`) and the amount that counts there, the oldest first."""
+    """Pairs of a window slot (see `limits.windows`) and the amount that counts there, the oldest first."""
     amount: int = 0
     """The sum of all additions."""
     is_extended: bool = False

@@ -1,6 +1,6 @@
 """Lua scripts for Redis, the encoding of their arguments, and the reading of their results. It does no I/O.
 
-The scripts have the counters of `limits.counters`, stored in Redis and timed by its clock. Each script is one
+The scripts have the counters of `limits.windows`, stored in Redis and timed by its clock. Each script is one
 atomic step. If its answer was lost, it can be sent again: it does nothing twice. All keys have one prefix and
 expire:
 

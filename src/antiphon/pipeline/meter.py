@@ -34,8 +34,9 @@ from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
-from antiphon.pipeline.spans import RecordedAnswer, close_operation
+from antiphon.pipeline.spans import close_operation
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 

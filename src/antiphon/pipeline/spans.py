@@ -1,8 +1,7 @@
 """The spans of a request's stages: the generation, its attempts, its search and its memory strategy.
 
 A stage calls this module only if its context has a span, so requests cost nothing without tracing. Names
-follow OpenTelemetry's conventions for generative AI; docs/tracing.md lists them. `RecordedAnswer` has the
-texts of an answer, for spans that contain texts and for projects that record their requests.
+follow OpenTelemetry's conventions for generative AI; docs/tracing.md lists them.
 """
 
 import json
@@ -10,109 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from antiphon.domain.context import Attributes, AttributeValue, Context, Span, SpanKind
-from antiphon.domain.events import (
-    Event,
-    Finished,
-    ReasoningDelta,
-    SpeechDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallStarted,
-)
 from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import MediaContent, Message
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest
 from antiphon.domain.retrieval import References, Retrieval
-from antiphon.domain.values import Struct, field, replace
+from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import AntiphonError, InternalError
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestOutcome
 from antiphon.retrieval.base import LONGEST_NAME
-
-
-class RecordedCall(Struct):
-    """The recorded part of a tool call."""
-
-    id: str
-    name: str
-    arguments: list[str] = field(default_factory=list)
-
-
-class RecordedChoice(Struct):
-    """The recorded part of one choice."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, RecordedCall] = field(default_factory=dict)
-    transcript: list[str] = field(default_factory=list)
-    """The transcript of the speech. The audio is not recorded."""
-    finish_reason: str | None = None
-
-    def to_dict(self, index: int) -> dict[str, object]:
-        """Returns the choice in the JSON form that is stored."""
-        fields: dict[str, object] = {
-            "index": index,
-            "text": "".join(self.text),
-            "finish_reason": self.finish_reason,
-        }
-        if self.reasoning:
-            fields["reasoning"] = "".join(self.reasoning)
-        if self.transcript:
-            fields["transcript"] = "".join(self.transcript)
-        if self.calls:
-            fields["tool_calls"] = [
-                {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
-                for call in self.calls.values()
-            ]
-        return fields
-
-
-class RecordedAnswer:
-    """The recorded part of all choices."""
-
-    def __init__(self) -> None:
-        self._choices: dict[int, RecordedChoice] = {}
-        self._references: References | None = None
-
-    def add(self, event: Event) -> None:
-        """Records an event of the stream."""
-        if isinstance(event, TextDelta):
-            self._get_choice(event.choice).text.append(event.text)
-        elif isinstance(event, ReasoningDelta):
-            self._get_choice(event.choice).reasoning.append(event.text)
-        elif isinstance(event, SpeechDelta):
-            self._get_choice(event.choice).transcript.append(event.transcript)
-        elif isinstance(event, ToolCallStarted):
-            self._get_choice(event.choice).calls[event.index] = RecordedCall(event.id, event.name)
-        elif isinstance(event, ToolCallDelta):
-            self._get_choice(event.choice).calls[event.index].arguments.append(event.arguments)
-        elif isinstance(event, Finished):
-            self._get_choice(event.choice).finish_reason = event.reason
-        elif isinstance(event, References):
-            self._references = event
-
-    def to_json(self) -> str:
-        """Returns all choices as JSON, and the query and the ids of chunks if a knowledge table was searched.
-        A choice that was cut off has no finish reason."""
-        choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
-        fields: dict[str, object] = {"choices": choices}
-        if (references := self._references) is not None:
-            fields["references"] = {
-                "table_id": references.table,
-                "search_query": references.query,
-                "chunks": [
-                    {"document_id": chunk.document, "chunk_id": chunk.id} for chunk in references.chunks
-                ],
-            }
-        return json.dumps(fields, ensure_ascii=False)
-
-    def list_choices(self) -> list[RecordedChoice]:
-        """Returns the choices in order."""
-        return [choice for _, choice in sorted(self._choices.items())]
-
-    def _get_choice(self, choice: int) -> RecordedChoice:
-        return self._choices.setdefault(choice, RecordedChoice())
-
 
 CHAT, COMPLETION = "chat", "text_completion"
 """Operations, as the conventions name them."""

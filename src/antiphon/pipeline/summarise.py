@@ -2,7 +2,7 @@
 
 A cached summary is used again while it and the turns after it fit the budget. A new summary covers enough
 turns to free about half of the budget. It continues the summary before it, so a growing conversation pays for
-each turn once. `antiphon.memory.summary` contains the prompts. A cut is the index of the first message that a
+each turn once. `antiphon.memory` contains the prompts. A cut is the index of the first message that a
 summary does not cover. The writer is the model that writes the summary.
 """
 

@@ -28,8 +28,9 @@ from antiphon.engines.host.ray.config import (
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
+from antiphon.settings.cluster import LOCAL, find_token, is_in_cluster
 from antiphon.settings.models import ModelSettings
-from antiphon.settings.schema import LOCAL, Settings, find_token, is_in_cluster
+from antiphon.settings.schema import Settings
 
 NODE = "antiphon.engines.host.ray.node"
 DRIVER = "antiphon.engines.host.ray"

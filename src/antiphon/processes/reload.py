@@ -17,8 +17,9 @@ from antiphon.errors import AntiphonError, ErrorReport, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.workers import Workers
+from antiphon.settings.changes import ReloadReport, compare_settings
 from antiphon.settings.models import list_host_names
-from antiphon.settings.schema import ReloadReport, Settings, compare_settings, encode_settings
+from antiphon.settings.schema import Settings, encode_settings
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.logs import record
 

@@ -37,7 +37,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
-from antiphon.rendering.embedding import TokenizedPairs, TokenizedTexts, prepare_embedding, prepare_rerank
+from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.logprobs import settle_widths
 from antiphon.rendering.model_info import (
     ModelInfo,
@@ -50,6 +50,7 @@ from antiphon.rendering.model_info import (
 from antiphon.rendering.output_parser import constrain_calls, constrain_prompt
 from antiphon.rendering.prompt import encode, render_prompt, require_token_ids
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, build_deadline_error
+from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.environment import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper

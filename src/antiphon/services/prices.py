@@ -20,7 +20,7 @@ SETTLE_S = 10
 
 
 class PriceRequest(Struct, frozen=True):
-    """A requested price, with the fields and units of `domain.limits.Price`."""
+    """A requested price, with the fields and units of `domain.prices.Price`."""
 
     models: str
     currency: str

@@ -20,6 +20,7 @@ import msgspec
 from antiphon import validation_messages
 from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
+from antiphon.settings.cluster import require_cluster
 from antiphon.settings.models import ModelSettings, require_engine_settings, require_hosts
 from antiphon.settings.providers import (
     PROVIDER_NAME,
@@ -29,7 +30,7 @@ from antiphon.settings.providers import (
     require_provider,
     require_routed_models,
 )
-from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings, require_cluster
+from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
 from antiphon.settings.server import ServerSettings, is_loopback
 from antiphon.settings.tenancy import require_complete_oidc, require_complete_webhook
 

@@ -197,7 +197,7 @@ def _convert(source: Path, base: Header, target: Path) -> None:
 
 def _check_matrices(path: Path, name: str) -> None:
     """Checks the numbers of the matrices. The import is here because HTTP processes never check them."""
-    from antiphon.weights.peft_conversion import check_matrices
+    from antiphon.weights.tensors import check_matrices
 
     check_matrices(path, name)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.guide import Guide, MaskWorkers, build_token_table, split_after_line_break
+from antiphon.constraints.guide import Guide
+from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment

@@ -13,6 +13,7 @@ from antiphon.engines.base import LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.context import FLASH_AUTO, FLASH_ON, ContextSizes, NativeContext
+from antiphon.engines.llama.libllama.layer_sizes import list_parts, read_layer_sizes
 from antiphon.engines.llama.libllama.library import FUNCTIONS, Library, find_installed, open_library
 from antiphon.engines.llama.libllama.model import NativeModel, place_weights
 from antiphon.engines.llama.libllama.placement import (
@@ -21,8 +22,6 @@ from antiphon.engines.llama.libllama.placement import (
     can_compute_with,
     list_backends,
     list_devices,
-    list_parts,
-    read_layer_sizes,
 )
 from antiphon.errors import DeviceMemoryExceeded, EngineDied, EngineUnavailable, LoadError
 from antiphon.weights.gguf import read_extents

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.libllama.library import choose_thread_count, list_usable_cpus, prepare_environment
+from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 
 
 @pytest.fixture

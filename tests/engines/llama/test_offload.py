@@ -14,13 +14,9 @@ import pytest
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import EngineInfo, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama.embedding import load_any
+from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, open_library, resolve_library_file
-from antiphon.engines.llama.libllama.placement import (
-    can_compute_with,
-    list_backends,
-    list_devices,
-    read_layer_sizes,
-)
+from antiphon.engines.llama.libllama.placement import can_compute_with, list_backends, list_devices
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 from benchmarks.make_model import write_model
 from tests.engines.llama.conftest import loaded

@@ -19,10 +19,11 @@ from antiphon.domain.request import (
     SamplingOptions,
     VendorOptions,
 )
-from antiphon.engines.vendors.base import NO_ATTRIBUTES, RERANK, TOKENS_PER_DOCUMENT, VendorModel
+from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.parameters import PART_PARAMETERS, RERANK_NAMES
 from antiphon.engines.vendors.profiles import read_presets
+from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 
 MESSAGES = (Message(Role.USER, "Hi"), Message(Role.ASSISTANT, "Well"))
 PLAIN = Conversation(MESSAGES)

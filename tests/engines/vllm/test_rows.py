@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import MaskWorkers
+from antiphon.constraints.mask_workers import MaskWorkers
 from antiphon.constraints.matching import TokenTable
 from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import Sampler, SamplingState

@@ -16,8 +16,8 @@ from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, 
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.processes.coordinator.limiter import SharedLimiter
-from antiphon.processes.coordinator.session import TO_PROCESS, Welcome
 from antiphon.processes.ipc import Channel, FrameReader
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.scripted_engine import FakeClock

@@ -12,7 +12,7 @@ from antiphon.domain.models import Histogram
 from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.processes.coordinator.session import Ping
+from antiphon.processes.coordinator.frames import Ping
 from antiphon.telemetry.exposition import Family, MetricKind, Totals, sum_series
 from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating
 from tests.support.host_link import short_directory

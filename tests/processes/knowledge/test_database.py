@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from antiphon.errors import KnowledgeUnavailable, SettingsError
-from antiphon.processes.supervisor import filter_environment
+from antiphon.processes.knowledge.host import filter_environment
 from antiphon.retrieval.base import DocumentState, SearchQuery
 from antiphon.settings.schema import Settings, find_knowledge_database
 from antiphon.settings.server import KnowledgeSettings

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from antiphon.errors import InvalidValue, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
 from antiphon.retrieval.base import IndexLimits, SearchQuery, TableSettings
-from antiphon.retrieval.postgres.database import SCHEMA
 from antiphon.retrieval.postgres.index import PostgresIndex
+from antiphon.retrieval.postgres.schema import SCHEMA
 from antiphon.store.database import Database
 from tests.retrieval.knowledge import (
     DIMENSIONS,

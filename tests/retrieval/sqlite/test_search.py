@@ -16,8 +16,9 @@ from antiphon.retrieval.base import MAX_HITS, ChunkInput, IndexLimits, SearchQue
 from antiphon.retrieval.ranking import FREQUENT_FROM, QueryWord, choose_rare_words, choose_words, list_words
 from antiphon.retrieval.sqlite.catalog import EXACT_DIVISOR
 from antiphon.retrieval.sqlite.documents import add_loose_chunks, delete_chunks
-from antiphon.retrieval.sqlite.index import SqliteIndex, count_word
+from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.retrieval.sqlite.schema import connect, read_revision, write_marks
+from antiphon.retrieval.sqlite.search import count_word
 from antiphon.retrieval.sqlite.table import READY_VECTORS, reserve_nothing
 from antiphon.retrieval.sqlite.vectors import CodedVectors
 from tests.retrieval.knowledge import (

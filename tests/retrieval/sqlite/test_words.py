@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.retrieval.ranking import LONGEST_QUERY, MOST_WORDS, QueryWord, list_words, segment
-from antiphon.retrieval.sqlite.index import build_match
 from antiphon.retrieval.sqlite.schema import name_document
+from antiphon.retrieval.sqlite.search import build_match
 
 LETTERS = st.text(st.characters(codec="utf-8"), max_size=60)
 CJK_TEXT = st.text(

@@ -7,17 +7,8 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import (
-    KEY,
-    OWNERS,
-    PROJECT,
-    USER,
     Admin,
-    add_names,
     connect_admin,
-    fetch_names,
-    find_audited_id,
-    find_id,
-    find_optional_id,
     is_operator_key,
     note_warnings,
     read_operator_key,
@@ -26,6 +17,17 @@ from antiphon.cli.admin_client import (
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
 from antiphon.cli.console import now, parse_duration, parse_time
+from antiphon.cli.names import (
+    KEY,
+    OWNERS,
+    PROJECT,
+    USER,
+    add_names,
+    fetch_names,
+    find_audited_id,
+    find_id,
+    find_optional_id,
+)
 from antiphon.cli.output import (
     CallFailed,
     JsonObject,

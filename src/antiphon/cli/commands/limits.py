@@ -6,17 +6,8 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import (
-    LIMIT,
-    OWNERS,
-    Admin,
-    add_names,
-    connect_admin,
-    fetch_names,
-    find_id,
-    find_target,
-    note_warnings,
-)
+from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
+from antiphon.cli.names import LIMIT, OWNERS, add_names, fetch_names, find_id, find_target
 from antiphon.cli.output import (
     CallFailed,
     JsonObject,

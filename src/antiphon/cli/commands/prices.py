@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import PRICE, Admin, connect_admin, find_id, note_warnings
+from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
 from antiphon.cli.console import now, parse_time
+from antiphon.cli.names import PRICE, find_id
 from antiphon.cli.output import JsonObject, format_fields, print_id, print_list
 from antiphon.cli.output import note as say
 from antiphon.domain.prices import format_money, parse_decimal

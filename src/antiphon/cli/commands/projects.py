@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import PROJECT, USER, Admin, ObjectKind, connect_admin, find_id
+from antiphon.cli.admin_client import Admin, connect_admin
+from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
 from antiphon.cli.output import (
     JsonObject,
     format_field,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import PROJECT, Admin, connect_admin, find_id
+from antiphon.cli.admin_client import Admin, connect_admin
+from antiphon.cli.names import PROJECT, find_id
 from antiphon.cli.output import CallFailed, JsonObject, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError

@@ -25,13 +25,13 @@ from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import ServingInfo, supervise
+from antiphon.settings.changes import list_restart_settings
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_host_names, list_parked
 from antiphon.settings.providers import RouteSettings
 from antiphon.settings.schema import (
     Settings,
     change_model,
     find_knowledge_database,
-    list_restart_settings,
     list_settings,
     replace_knowledge,
     replace_models,

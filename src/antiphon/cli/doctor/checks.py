@@ -434,7 +434,8 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
 
 def _check_knowledge(database: Database, settings: Settings) -> Finding:
     """Checks that PostgreSQL can store knowledge tables. Creates their schema and rolls it back."""
-    from antiphon.retrieval.postgres.database import KnowledgeDatabase, prepare_schema
+    from antiphon.retrieval.postgres.database import KnowledgeDatabase
+    from antiphon.retrieval.postgres.schema import prepare_schema
 
     try:
         pgvector = KnowledgeDatabase(database).read(prepare_schema)

@@ -16,16 +16,9 @@ from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, re
 from antiphon.domain.values import asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
-from antiphon.engines.llama.libllama.library import (
-    Library,
-    LibraryFile,
-    choose_thread_count,
-    find_installed,
-    find_library,
-    list_usable_cpus,
-    prepare_environment,
-)
+from antiphon.engines.llama.libllama.library import Library, LibraryFile, find_installed, find_library
 from antiphon.engines.llama.libllama.placement import Device, list_backends, list_devices
+from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 from antiphon.errors import AntiphonError, LibraryError
 from antiphon.processes.ipc import (
     to_line,  # imported like an engine host does, so that a missing package is found

@@ -21,9 +21,10 @@ from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
 from antiphon.dialects.jamai.models import declare_models
-from antiphon.dialects.jamai.organization import declare_health, declare_projects, declare_tokens
+from antiphon.dialects.jamai.organization import declare_health, declare_projects
 from antiphon.dialects.jamai.rows import declare_rows, declare_search
 from antiphon.dialects.jamai.tables import declare_files, declare_tables
+from antiphon.dialects.jamai.tokens import declare_tokens
 from antiphon.dialects.jamai.wire_types import JamaiError
 from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.errors import AntiphonError

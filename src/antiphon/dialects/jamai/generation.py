@@ -1,14 +1,6 @@
-"""Decodes and handles chats, embeddings and rankings of JamAI Base's clients, with the rules of JamAI's page.
+"""Handles chats, embeddings and rankings of JamAI Base's clients."""
 
-`normalize_messages` and `normalize_tools` convert messages and tools to OpenAI's form. They run before the
-types are checked, so they leave values of a wrong type unchanged. `complete_turns` adds the messages that
-JamAI adds. The decoder of `/v1` reads the fields with the same meaning.
-"""
-
-import re
-from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -16,8 +8,6 @@ from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
     Answer,
-    Attribution,
-    EmbeddingCall,
     Endpoint,
     EventStream,
     GenerationCall,
@@ -28,23 +18,11 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common import request_types as openai_types
-from antiphon.dialects.common.decode import build_chat_call, require_no_nul
-from antiphon.dialects.common.endpoints import (
-    EmbeddingsAnswer,
-    answer_embeddings,
-    answer_generation,
-    build_prompts,
-    build_report_headers,
-    decode_body,
-    require_encoding_format,
-)
-from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.strict_json import convert, read_object
-from antiphon.dialects.common.tools import filter_tools
+from antiphon.dialects.common.embeddings import EmbeddingsAnswer, answer_embeddings
+from antiphon.dialects.common.endpoints import answer_generation, build_report_headers, decode_body
+from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank, list_modalities
 from antiphon.dialects.jamai.encode import KEEP_ALIVE, JamaiChatEncoder
-from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
+from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.jamai.models import choose_model
 from antiphon.dialects.jamai.wire_types import (
     JamaiChatChunk,
@@ -59,236 +37,8 @@ from antiphon.dialects.jamai.wire_types import (
 )
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
-from antiphon.domain.messages import MediaContent, Message, Role
-from antiphon.domain.request import (
-    Conversation,
-    EmbeddingRequest,
-    Overflow,
-    Prompt,
-    Ranking,
-    Reasoning,
-    ReasoningTerms,
-    RerankRequest,
-)
+from antiphon.domain.request import Conversation, Ranking
 from antiphon.domain.values import replace
-from antiphon.errors import InvalidValue
-
-NAME_GAP = re.compile(r"[^a-zA-Z0-9_-]")
-"""A character that names must not contain."""
-
-DOT = "."
-"""The text of a message that JamAI adds, and of an empty system message."""
-
-EMPTY: tuple[object, ...] = ("", [])
-"""Values that the product's client sends for a missing keyword."""
-
-KEYWORDS = ("type", "description", "enum")
-
-
-def normalize_messages(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the body with messages in OpenAI's form."""
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
-        return fields
-    return fields | {"messages": [_normalize_message(message) for message in messages]}
-
-
-def _normalize_message(message: object) -> object:
-    """Returns one message with a valid name, and without a content of null."""
-    if not isinstance(message, dict):
-        return message
-    normalized_message: dict[str, Any] = dict(message)
-    name = normalized_message.get("name")
-    if isinstance(name, str):
-        normalized_message["name"] = NAME_GAP.sub("_", name) or None
-    if (
-        "content" in normalized_message
-        and not normalized_message["content"]
-        and not normalized_message.get("tool_calls")
-    ):
-        normalized_message["content"] = (
-            "" if normalized_message["content"] in (None, []) else normalized_message["content"]
-        )
-    if isinstance(normalized_message.get("content"), list):
-        normalized_message["content"] = [_normalize_part(part) for part in normalized_message["content"]]
-    return normalized_message
-
-
-def _normalize_part(part: object) -> object:
-    """Returns one part of a content. A text of null becomes empty."""
-    if isinstance(part, dict) and part.get("type") == "text" and part.get("text", "") is None:
-        return part | {"text": ""}
-    return part
-
-
-def normalize_tools(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the body with tools in OpenAI's form."""
-    tools = fields.get("tools")
-    if not isinstance(tools, list):
-        return fields
-    return fields | {"tools": [_normalize_tool(tool) for tool in tools]}
-
-
-def _normalize_tool(tool: object) -> object:
-    """Returns one tool with its type, and without empty keywords in the schemas of its properties."""
-    if not isinstance(tool, dict):
-        return tool
-    function = tool.get("function")
-    parameters = function.get("parameters") if isinstance(function, dict) else None
-    properties = parameters.get("properties") if isinstance(parameters, dict) else None
-    if isinstance(function, dict) and isinstance(parameters, dict) and isinstance(properties, dict):
-        normalized_properties = {name: _drop_empty(schema) for name, schema in properties.items()}
-        tool = tool | {
-            "function": function | {"parameters": parameters | {"properties": normalized_properties}}
-        }
-    return {"type": "function"} | tool
-
-
-def _drop_empty(schema: object) -> object:
-    """Returns the schema of a property without empty keywords."""
-    if not isinstance(schema, dict):
-        return schema
-    return {name: value for name, value in schema.items() if name not in KEYWORDS or value not in EMPTY}
-
-
-def complete_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Adds the messages that JamAI adds, so that a user message precedes the assistant's."""
-    completed_messages = tuple(map(_fill_system, messages))
-    roles = [message.role for message in completed_messages[:2]]
-    user = Message(Role.USER, DOT)
-    if roles[:1] == [Role.ASSISTANT]:
-        return (Message(Role.SYSTEM, DOT), user, *completed_messages)
-    if roles in ([Role.SYSTEM], [Role.SYSTEM, Role.ASSISTANT]):
-        return (completed_messages[0], user, *completed_messages[1:])
-    return completed_messages
-
-
-def _fill_system(message: Message) -> Message:
-    """Replaces an empty system message by a dot."""
-    is_empty = message.role is Role.SYSTEM and not message.text and not message.content
-    return replace(message, text=DOT) if is_empty else message
-
-
-def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
-    """Returns the kinds of media in messages: `image`, `audio`."""
-    parts = (part for message in messages for part in message.content)
-    return frozenset(str(part.kind) for part in parts if isinstance(part, MediaContent))
-
-
-DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
-"""The page's defaults. They override a model's own defaults."""
-
-MAX_TOKENS = 2048
-"""The page's default of max_tokens."""
-
-SAME_FIELDS = (
-    "messages", "tools", "tool_choice", "temperature", "top_p", "stream", "stop", "presence_penalty",
-    "frequency_penalty", "logit_bias", "n", "rag_params",
-)  # fmt: skip
-"""The fields that have the same name in `/v1`."""
-
-OPTIONAL = frozenset(
-    "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
-    "thinking_budget".split()
-)
-"""Parameters that are ignored if the model does not support them, as on JamAI's page."""
-
-TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
-
-EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
-"""Values that the product's client sends for missing parameters. They count as absent."""
-
-
-def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
-    """Decodes a body of POST chat/completions. An empty model means that the server chooses.
-    `report_unknown`: unknown fields are ignored and named instead of refused. `strict`: a schema with a
-    keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    body_fields = read_object(body)
-    fields = {
-        name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
-    }
-    accepted_fields = filter_fields(fields, JamaiScope.CHAT, report=field_report)
-    accepted_fields = filter_messages(normalize_messages(accepted_fields), field_report)
-    wire = convert(filter_tools(normalize_tools(accepted_fields), field_report), JamaiChatRequest)
-    max_tokens = _read_max_tokens(wire, field_report)
-    values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    openai_request = openai_types.ChatCompletionRequest(
-        model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
-    )
-    call = build_chat_call(openai_request, field_report.names, strict)
-    return _complete_call(call, wire, is_default_max_tokens=max_tokens is None)
-
-
-def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
-    """Decodes a body of POST embeddings. `report_unknown`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
-    require_encoding_format(accepted_fields.get("encoding_format"))
-    wire = convert(accepted_fields, JamaiEmbeddingRequest)
-    request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
-    return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
-
-
-def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
-    """Decodes a body of POST rerank. `report_unknown`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
-    wire = convert(accepted_fields, JamaiRerankRequest)
-    request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
-    return RerankCall(request, ignored=field_report.names)
-
-
-def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
-    """Returns the most tokens of a choice; None if the caller sent no limit. Reports `max_tokens` as ignored
-    if `max_completion_tokens` overrides it. Raises InvalidValue for a thinking budget above the limit."""
-    newer_limit, older_limit = wire.max_completion_tokens, wire.max_tokens
-    if newer_limit is not None and older_limit is not None and newer_limit != older_limit:
-        report.paths.append("max_tokens")
-    max_tokens = older_limit if newer_limit is None else newer_limit
-    if (wire.thinking_budget or 0) > (max_tokens or MAX_TOKENS):
-        raise InvalidValue(
-            f"thinking_budget must be at most max_tokens, which is {max_tokens or MAX_TOKENS}; got "
-            f"{wire.thinking_budget}",
-            param="thinking_budget",
-        )
-    return max_tokens
-
-
-def _complete_call(
-    call: GenerationCall, wire: JamaiChatRequest, *, is_default_max_tokens: bool
-) -> GenerationCall:
-    """Completes a call with the differences from `/v1`. `is_default_max_tokens`: whether the caller sent no
-    max_tokens."""
-    output = replace(
-        call.request.output, overflow=Overflow.SHORTEN, is_default_max_tokens=is_default_max_tokens
-    )
-    reasoning = Reasoning(
-        "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
-        wire.thinking_budget,
-        terms=TERMS,
-    )
-    prompts = tuple(_complete_prompt(prompt, reasoning) for prompt in call.request.prompts)
-    request = replace(call.request, output=output, prompts=prompts, optional=OPTIONAL)
-    return replace(call, request=request, include_usage=True, attribution=_read_attribution(wire))
-
-
-def _complete_prompt(prompt: Prompt, reasoning: Reasoning) -> Prompt:
-    """Returns the conversation with the messages that JamAI adds, and with these reasoning options."""
-    if not isinstance(prompt, Conversation):
-        return prompt
-    return replace(prompt, messages=complete_turns(prompt.messages), reasoning=reasoning)
-
-
-def _read_attribution(wire: JamaiChatRequest) -> Attribution:
-    """Reads the end user and the chat's id. Raises InvalidValue."""
-    fields = {"user": wire.user, "id": wire.id}
-    values = {name: value for name, value in fields.items() if value}
-    for name, value in values.items():
-        require_no_nul(name, value)
-    tags = {"id": values["id"]} if "id" in values else {}
-    return Attribution(values.get("user"), tags, tuple(values))
-
 
 DIALECT = "jamai"
 

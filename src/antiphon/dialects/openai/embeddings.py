@@ -6,14 +6,14 @@ from msgspec import Meta, Struct
 
 from antiphon.dialects.base import JSON, Answer, EmbeddingCall, Endpoint, Request, RequestBody, Services
 from antiphon.dialects.common.decode import read_attribution
-from antiphon.dialects.common.endpoints import (
+from antiphon.dialects.common.embeddings import (
     EmbeddingsAnswer,
     answer_embeddings,
     build_prompts,
-    decode_body,
     encode_embeddings,
     require_encoding_format,
 )
+from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId

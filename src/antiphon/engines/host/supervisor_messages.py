@@ -6,7 +6,7 @@ from enum import StrEnum
 from antiphon.domain.values import Struct
 from antiphon.engines.host.control import EngineStateNotice
 from antiphon.errors import ErrorReport
-from antiphon.settings.schema import ReloadReport
+from antiphon.settings.changes import ReloadReport
 
 
 class ReloadStep(StrEnum):

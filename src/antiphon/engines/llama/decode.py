@@ -28,7 +28,6 @@ from antiphon.engines.llama.adapter_cache import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.batch import (
     DecodeCall,
     DecodeContext,
-    GuidedSequences,
     Logits,
     PromptSpan,
     StepPlan,
@@ -37,6 +36,7 @@ from antiphon.engines.llama.batch import (
     fill_batch,
     free_cells,
 )
+from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import CommandInbox, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler

@@ -30,7 +30,6 @@ from antiphon.engines.llama.libllama.context import (
     DeviceLost,
     NativeEmbedder,
 )
-from antiphon.engines.llama.libllama.library import choose_thread_count
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.loading import (
     NO_VOCABULARY,
@@ -39,6 +38,7 @@ from antiphon.engines.llama.loading import (
     load_generator,
     load_placed,
 )
+from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.mailboxes import AbortableContext, CommandInbox, EventMailbox, StreamEnd
 from antiphon.engines.llama.sequence import SchedulingPolicy
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from antiphon.constraints.guide import ModelConstraints
+from antiphon.constraints.mask_workers import ModelConstraints
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import replace
 from antiphon.engines.base import (

@@ -21,7 +21,8 @@ from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
-from antiphon.engines.llama.libllama.library import Library, choose_thread_count, find_library
+from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
+from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.libllama.placement import (
     ON_PROCESSOR,
@@ -33,11 +34,11 @@ from antiphon.engines.llama.libllama.placement import (
     list_backends,
     list_devices,
     place_layers,
-    read_layer_sizes,
     reduce_placement,
     requests_devices,
     require_offload,
 )
+from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 

@@ -13,7 +13,7 @@ A prompt is computed in chunks without logits; its last token gives the first dr
     `loading` has found, every row is computed alike.
 
 A preempted sequence continues with the tokens that it has: prompt and drawn tokens are computed again like
-one prompt, but in exact mode in the same chunks and rows as before. `sequence.choose_exchange` decides when a
+one prompt, but in exact mode in the same chunks and rows as before. `queue.choose_exchange` decides when a
 sequence yields to another caller.
 
 All rows of a call use one adapter, because the library cannot mix adapters.

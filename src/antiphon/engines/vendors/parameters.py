@@ -1,14 +1,8 @@
-"""Lists the parameters that a request uses, and refuses by name those that a vendor's model lacks.
-
-It also adds the caller's extra fields and extra headers to a vendor's request. The operator allows their
-names for each provider. Any other name is refused; another route may allow it. A caller never overwrites a
-field that the server wrote.
-"""
+"""Lists the parameters that a request uses, and refuses by name those that a vendor's model lacks."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
 
 from msgspec.structs import astuple
 
@@ -24,13 +18,9 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.values import replace
-from antiphon.domain.vendor_fields import (
-    EXTRA_HEADERS,
-    EXTRA_PARAMS,
-    list_vendor_options,
-    require_transcripts,
-)
-from antiphon.engines.vendors.base import RERANK, TOKENS_PER_DOCUMENT, VendorModel
+from antiphon.domain.vendor_fields import list_vendor_options, require_transcripts
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
 
 SAMPLING_NAMES = {"mirostat": "mirostat_target"}
@@ -366,67 +356,3 @@ def require_media(part: MediaContent, model: VendorModel) -> None:
             "or let the operator set pass_addresses",
             param=part.field,
         )
-
-
-COUNTED_FIELDS = frozenset(
-    """
-    model models messages prompt input contents system systemInstruction instructions stream stream_options
-    max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample generationConfig
-    """.split()
-)
-"""Fields that determine what is generated and how much. Limits and prices rely on the server's values, so
-callers can never add these fields."""
-
-LONGEST_SHOWN = 64
-"""The most characters of a caller's name in an error."""
-
-
-def add_extra_fields(body: dict[str, Any], request: GenerationRequest, model: VendorModel) -> None:
-    """Adds the caller's fields to the body. If the server and the caller both set an object, the two objects
-    are merged. Raises UnsupportedParameter for a field that the operator does not allow, or that both set."""
-    for name, value in request.vendor_options.extra_params.items():
-        field = f"{EXTRA_PARAMS}.{name}"
-        if name not in model.extra_fields:
-            raise _build_refusal(field, "extra_params", model)
-        body[name] = _merge_objects(body[name], value, field, model) if name in body else value
-
-
-def _merge_objects(
-    server_value: object, caller_value: object, field: str, model: VendorModel
-) -> dict[str, Any]:
-    """Returns one object with the entries of both. Raises UnsupportedParameter if the values are not objects,
-    or have an entry of the same name."""
-    if not isinstance(server_value, Mapping) or not isinstance(caller_value, Mapping):
-        raise _build_conflict(field, model)
-    for name in caller_value:
-        if name in server_value:
-            raise _build_conflict(f"{field}.{name[:LONGEST_SHOWN]}", model)
-    return {**server_value, **caller_value}
-
-
-def read_extra_headers(request: GenerationRequest, model: VendorModel) -> tuple[tuple[str, str], ...]:
-    """Returns the caller's headers. Raises UnsupportedParameter for a header that the operator does not
-    allow."""
-    headers = request.vendor_options.extra_headers
-    for name in headers:
-        if name not in model.extra_headers:
-            raise _build_refusal(f"{EXTRA_HEADERS}.{name}", "extra_headers", model)
-    return tuple(headers.items())
-
-
-def _build_conflict(field: str, model: VendorModel) -> UnsupportedParameter:
-    """Builds the error for a field that this server has already written."""
-    return UnsupportedParameter(
-        f"{field} is not supported here: the rest of the request sets it for the provider {model.provider}; "
-        "leave one of them out",
-        param=field,
-    )
-
-
-def _build_refusal(field: str, setting: str, model: VendorModel) -> UnsupportedParameter:
-    """Builds the error for a name that the operator does not allow."""
-    return UnsupportedParameter(
-        f"{field} is not allowed by the operator of this server for the provider {model.provider}; leave it "
-        f"out, or have the operator add it to {setting} of the provider",
-        param=field,
-    )

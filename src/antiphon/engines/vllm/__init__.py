@@ -5,6 +5,6 @@
         │                                          │
         └──────────── failures, a datagram socket ─┘
 
-`model_folder` reads a folder of weights. It does not import vLLM, and the command line uses it before it
+`folder` reads a folder of weights. It does not import vLLM, and the command line uses it before it
 starts a process. `plugin` and `rows` run inside vLLM.
 """

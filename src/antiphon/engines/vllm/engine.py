@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.constraints.checker import Checker
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.guide import build_token_table
+from antiphon.constraints.mask_workers import build_token_table
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import (
@@ -36,7 +36,8 @@ from antiphon.engines.base import (
 from antiphon.engines.vllm.adapters import AdapterTable
 from antiphon.engines.vllm.admission import Admission, AdmissionLimits, PrefillTurn
 from antiphon.engines.vllm.folder import ModelFolder, read_folder
-from antiphon.engines.vllm.launch import LaunchedVllm, LoadCounter, launch
+from antiphon.engines.vllm.launch import LaunchedVllm, launch
+from antiphon.engines.vllm.load_counter import LoadCounter
 from antiphon.engines.vllm.rows import FailureReceiver
 from antiphon.engines.vllm.tokenizer import FolderTokenizer
 from antiphon.engines.vllm.translation import (

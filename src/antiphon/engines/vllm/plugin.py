@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from antiphon.constraints.guide import MaskWorkers, build_token_table, split_after_line_break
+from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
 from antiphon.engines.vllm.folder import read_folder
 from antiphon.engines.vllm.rows import ARGUMENT, FailureSender, RowTable, decode_row
 from antiphon.engines.vllm.tokenizer import FolderTokenizer

@@ -20,7 +20,7 @@ from antiphon.http.admin.resource import (
     read_query,
 )
 from antiphon.http.admin.tenants import ProjectCard, build_project_card
-from antiphon.services.usage import RequestLog
+from antiphon.services.request_log import RequestLog
 
 Days = Annotated[int, Meta(ge=1, le=3650)]
 

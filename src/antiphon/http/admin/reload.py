@@ -9,7 +9,7 @@ from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.errors import Conflict, StartupError
 from antiphon.http.admin.resource import answer_json, declare_endpoint
 from antiphon.services.policy import require_admin
-from antiphon.settings.schema import NameChanges, ReloadReport
+from antiphon.settings.changes import NameChanges, ReloadReport
 
 
 class ChangedNames(Struct, frozen=True, kw_only=True):

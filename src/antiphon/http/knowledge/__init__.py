@@ -1,7 +1,8 @@
 """The API of knowledge tables: tables, documents, chunks and search, below /v1/knowledge."""
 
 from antiphon.dialects.base import Endpoint
-from antiphon.http.knowledge.documents import declare_chunks, declare_documents
+from antiphon.http.knowledge.chunks import declare_chunks
+from antiphon.http.knowledge.documents import declare_documents
 from antiphon.http.knowledge.tables import declare_tables
 from antiphon.http.state import AppState
 

@@ -17,8 +17,7 @@ from antiphon.domain.context import Clock
 from antiphon.errors import EngineError
 from antiphon.ledger.segments import try_lock
 from antiphon.processes.coordinator.coordinator import Coordinator
-from antiphon.processes.coordinator.limiter import PATIENCE_S, SharedLimiter
-from antiphon.processes.coordinator.session import (
+from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
     Announce,
     AskTotals,
@@ -28,7 +27,6 @@ from antiphon.processes.coordinator.session import (
     LimitsReply,
     Names,
     Ping,
-    ProcessSession,
     Publish,
     Question,
     Refused,
@@ -40,6 +38,8 @@ from antiphon.processes.coordinator.session import (
     TotalsReply,
     Welcome,
 )
+from antiphon.processes.coordinator.limiter import PATIENCE_S, SharedLimiter
+from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc import Channel, Frame, FrameError, FrameReader, Incompatible
 from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Series, Totals

@@ -18,15 +18,15 @@ from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter, Snapshot, pop_snapshot, save_snapshot
 from antiphon.limits.seeding import SECOND_MS, LedgerSeeder
 from antiphon.processes.budget_alerts import open_budget_watch
-from antiphon.processes.coordinator.session import (
+from antiphon.processes.coordinator.frames import (
     TO_COORDINATOR,
     DirectoryChanged,
     Names,
-    ProcessSession,
     ToCoordinator,
     Topic,
     Welcome,
 )
+from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc import Channel, FrameReader, bind_private, from_line, remove_socket
 from antiphon.settings.schema import Settings
 from antiphon.store.base import EntryStore, TenancyStore

@@ -14,7 +14,7 @@ from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
-from antiphon.processes.coordinator.session import (
+from antiphon.processes.coordinator.frames import (
     AskLimits,
     Ended,
     Extend,

@@ -22,7 +22,8 @@ from antiphon.engines.host.control import Lifeline, StatusPipe
 from antiphon.engines.host.runtime import remove_unused_directory
 from antiphon.errors import AntiphonError
 from antiphon.processes.ipc import FrameError, from_line, remove_socket
-from antiphon.processes.knowledge.server import KnowledgeConfig, serve_index
+from antiphon.processes.knowledge.config import KnowledgeConfig
+from antiphon.processes.knowledge.server import serve_index
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.logs import configure, record, record_loop_failure

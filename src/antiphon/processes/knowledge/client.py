@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
-from antiphon.processes.knowledge.server import (
+from antiphon.processes.knowledge.config import read_pause
+from antiphon.processes.knowledge.frames import (
     FROM_KNOWLEDGE,
     CancelIndexCall,
     Encoded,
@@ -23,7 +24,6 @@ from antiphon.processes.knowledge.server import (
     IndexResult,
     encode_value,
     load_methods,
-    read_pause,
 )
 from antiphon.retrieval.base import (
     ChunkInput,

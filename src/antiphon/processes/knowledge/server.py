@@ -1,168 +1,35 @@
 """Serves a `KnowledgeIndex` to HTTP processes on a socket, in the knowledge process.
 
 Each connection is a session. Its end cancels its calls. A failed call returns its error and never ends the
-process. A call names a method of `KnowledgeIndex`. The method's annotations determine the encoding of its
-arguments and result, so both ends use the same format.
-
-The other processes use three parts of this module: the messages, the configuration that the supervisor
-writes, and the pause before a restart. A file next to the socket contains the time of the next start. During
-the pause, calls fail immediately with the remaining seconds.
+process.
 """
 
 import asyncio
-import inspect
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
-from functools import lru_cache
-from pathlib import Path
-from types import GenericAlias
-from typing import Literal, get_type_hints
-
-import msgspec
-from msgspec import Struct as WireStruct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError, ErrorReport, InternalError, InvalidValue, KnowledgeUnavailable
 from antiphon.processes.ipc import Channel, Frame, FrameError, FrameReader, Hello, bind_private, remove_socket
-from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
+from antiphon.processes.knowledge.frames import (
+    TO_KNOWLEDGE,
+    CancelIndexCall,
+    IndexCall,
+    IndexFailure,
+    IndexResult,
+    ToKnowledge,
+    encode_value,
+    load_methods,
+)
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
-
-
-@dataclass(frozen=True, slots=True)
-class KnowledgeConfig:
-    """The configuration of the knowledge process. Its only secret is the database's password."""
-
-    socket: str
-    """The path on which it listens; its directory is the runtime directory."""
-    status_fd: int
-    directory: str
-    """Where the files of knowledge tables are."""
-    database: str | None = dataclass_field(repr=False)
-    """The address of the PostgreSQL database that contains the tables; None if files contain them."""
-    limits: IndexLimits
-    memory_bytes: int
-    """The most bytes of vectors that stay in memory."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-
-
-SUFFIX = ".rest"
-
-
-def write_pause(socket: str, seconds: float) -> None:
-    """Writes that the process does not start within these seconds. If the file cannot be written, calls wait
-    for the process instead of failing immediately."""
-    with suppress(OSError):
-        Path(socket + SUFFIX).write_text(str(time.monotonic() + seconds), "ascii")
-
-
-def clear_pause(socket: str) -> None:
-    """Removes the file, because the process runs."""
-    with suppress(OSError):
-        Path(socket + SUFFIX).unlink(missing_ok=True)
-
-
-def read_pause(socket: str) -> float:
-    """Returns the seconds until the process starts again; 0 if there is no pause."""
-    try:
-        return max(0.0, float(Path(socket + SUFFIX).read_text("ascii")) - time.monotonic())
-    except (OSError, ValueError):
-        return 0.0
-
 
 # --- to the knowledge process; `call` is a number from the HTTP process, unique on one connection -----------
 
 
-class IndexCall(Frame, tag=1):
-    """Calls a method. Answered by IndexResult or IndexFailure."""
-
-    call: int
-    method: str
-    arguments: msgspec.Raw
-    """An array of the arguments for all parameters, in order."""
-
-
-class CancelIndexCall(Frame, tag=2):
-    """Cancels a call for whose result nobody waits. Has no answer. A write that has started can be
-    completed."""
-
-    call: int
-
-
 # --- from the knowledge process -----------------------------------------------------------------------------
-
-
-class IndexResult(Frame, tag=1):
-    """The call is done."""
-
-    call: int
-    value: msgspec.Raw
-
-
-class IndexFailure(Frame, tag=2):
-    """The call ended with this error."""
-
-    call: int
-    error: ErrorReport
-
-
-Encoded = msgspec.Raw
-"""Encoded arguments, or an encoded result."""
-
-ToKnowledge = Hello | IndexCall | CancelIndexCall
-FromKnowledge = Hello | IndexResult | IndexFailure
-
-TO_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[ToKnowledge]])
-FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
-
-
-class MethodCodec(WireStruct, frozen=True):
-    """Decodes the arguments and the result of one method. `encode_value` encodes them."""
-
-    parameters: tuple[str, ...]
-    argument_decoder: "msgspec.msgpack.Decoder[tuple[object, ...]]"
-    result_decoder: "msgspec.msgpack.Decoder[object]"
-
-    def decode_arguments(self, encoded: msgspec.Raw) -> Mapping[str, object]:
-        """Returns the arguments by name. Raises FrameError."""
-        try:
-            return dict(zip(self.parameters, self.argument_decoder.decode(encoded), strict=True))
-        except msgspec.DecodeError as problem:
-            raise FrameError(f"a call's arguments cannot be read: {problem}") from None
-
-
-def encode_value(value: object) -> msgspec.Raw:
-    """Encodes the arguments of a call, as a tuple, or its result. Raises FrameError for a lone surrogate,
-    which cannot be encoded."""
-    try:
-        return msgspec.Raw(msgspec.msgpack.encode(value))
-    except UnicodeEncodeError:
-        raise FrameError("a text contains half of a character") from None
-
-
-@lru_cache(maxsize=1)
-def load_methods() -> Mapping[str, MethodCodec]:
-    """Returns the codec of each method of `KnowledgeIndex`."""
-    return {
-        name: _build_codec(method)
-        for name, method in vars(KnowledgeIndex).items()
-        if inspect.iscoroutinefunction(method)
-    }
-
-
-def _build_codec(method: object) -> MethodCodec:
-    hints = get_type_hints(method)
-    result = hints.pop("return")
-    return MethodCodec(
-        tuple(hints),
-        msgspec.msgpack.Decoder(GenericAlias(tuple, tuple(hints.values()))),
-        msgspec.msgpack.Decoder(result),
-    )
 
 
 BACKLOG = 64

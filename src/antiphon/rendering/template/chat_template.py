@@ -22,6 +22,24 @@ from antiphon.rendering.call_notation import CallNotation, detect_notation
 from antiphon.rendering.reasoning import ReasoningNotation, detect_reasoning, effort_variables
 from antiphon.rendering.template.environment import BoundedEnvironment, limit_render_time, watch_messages
 from antiphon.rendering.template.messages import (
+    Hide,
+    add_tools_to_system,
+    build_message,
+    build_tools,
+    hide_texts,
+    measure,
+    with_parts,
+    with_reasoning_part,
+)
+from antiphon.rendering.template.shield import (
+    Cover,
+    Shield,
+    TemplateTexts,
+    escape_surrogates,
+    is_valid_unicode,
+    use_cover,
+)
+from antiphon.rendering.template.support import (
     CUT,
     PROBE,
     PROBE_CALL,
@@ -31,26 +49,10 @@ from antiphon.rendering.template.messages import (
     PROBE_TEXT,
     PROBE_TOOLS,
     RESULT,
-    Hide,
     RoleSupport,
     TemplateSupport,
-    add_tools_to_system,
-    build_message,
-    build_tools,
-    hide_texts,
-    measure,
     probe_roles,
-    with_parts,
-    with_reasoning_part,
     write_out_tools,
-)
-from antiphon.rendering.template.shield import (
-    Cover,
-    Shield,
-    TemplateTexts,
-    escape_surrogates,
-    is_valid_unicode,
-    use_cover,
 )
 
 LONGEST_SOURCE = 500_000

@@ -34,8 +34,9 @@ from antiphon.retrieval.postgres import documents as chunk_rows
 from antiphon.retrieval.postgres import documents as document_rows
 from antiphon.retrieval.postgres import tables as table_rows
 from antiphon.retrieval.postgres.chunk_search import count_words, find_nearest, score_by_words
-from antiphon.retrieval.postgres.database import KnowledgeDatabase, Transactions, prepare_schema
+from antiphon.retrieval.postgres.database import KnowledgeDatabase, Transactions
 from antiphon.retrieval.postgres.documents import find_chunks, find_document_numbers
+from antiphon.retrieval.postgres.schema import prepare_schema
 from antiphon.retrieval.postgres.tables import TableRows, TableWrite, find_table, get_info, read_usage
 from antiphon.retrieval.ranking import FusedRank, QueryWord, choose_words, find_least_score, fuse, list_words
 from antiphon.retrieval.stored_form import prepare_vector

@@ -21,10 +21,10 @@ from antiphon.retrieval.base import (
     build_missing_table_error,
     require_within_limits,
 )
-from antiphon.retrieval.postgres.database import (
+from antiphon.retrieval.postgres.database import Pgvector
+from antiphon.retrieval.postgres.schema import (
     LOCK_NUMBER,
     SCHEMA,
-    Pgvector,
     drop_relations,
     make_indexes,
     make_relations,

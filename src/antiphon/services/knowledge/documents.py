@@ -44,16 +44,8 @@ from antiphon.retrieval.knowledge import (
     StoredFile,
     TokenRule,
 )
-from antiphon.services.knowledge.uploads import (
-    OVERLAP_DIVISOR,
-    EmbeddingModels,
-    Uploader,
-    UploadFolder,
-    UploadOrder,
-    digest_upload,
-    embed_texts,
-    make_id,
-)
+from antiphon.services.knowledge.uploads import Uploader, UploadFolder, UploadOrder, digest_upload, make_id
+from antiphon.services.knowledge.vectors import OVERLAP_DIVISOR, EmbeddingModels, embed_texts
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 

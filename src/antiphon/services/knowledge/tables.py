@@ -37,10 +37,10 @@ from antiphon.retrieval.knowledge import (
 )
 from antiphon.services.changes import DirectoryChanges
 from antiphon.services.knowledge.documents import DocumentJobs
-from antiphon.services.knowledge.uploads import (
+from antiphon.services.knowledge.uploads import UploadFolder
+from antiphon.services.knowledge.vectors import (
     EmbeddingModelInfo,
     EmbeddingModels,
-    UploadFolder,
     choose_sizes,
     embed_texts,
     measure_dimensions,

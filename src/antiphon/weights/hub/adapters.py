@@ -16,7 +16,7 @@ from antiphon.domain.values import Struct
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapter_store import OWN_MEMORY, create_staging_directory
-from antiphon.weights.hub.cache import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
+from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
 FETCH_JOB = "antiphon.weights.hub.download:fetch_job"
 """The sandbox's job. It is not imported here, because HTTP processes do not load the hub's library."""

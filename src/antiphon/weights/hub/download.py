@@ -29,7 +29,8 @@ from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetc
 from antiphon.settings.server import is_loopback
 from antiphon.weights.adapter_import import PEFT_FILES
 from antiphon.weights.adapter_store import build_storage_error
-from antiphon.weights.hub.cache import COMMIT, DIGEST, ENDING, PREFIX, CachedFile, HubCache, Reference, parse
+from antiphon.weights.hub.cache import DIGEST, CachedFile, HubCache
+from antiphon.weights.hub.reference import COMMIT, ENDING, PREFIX, Reference, parse
 
 if TYPE_CHECKING:
     import httpx2

@@ -12,7 +12,7 @@ from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, Uns
 from huggingface_hub import errors as hub
 
 from antiphon.domain.values import Struct
-from antiphon.weights.hub.cache import Reference
+from antiphon.weights.hub.reference import Reference
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 RESUMES = "the incomplete file is kept, and the same command continues the download"

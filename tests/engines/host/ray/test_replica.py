@@ -24,8 +24,8 @@ from antiphon.engines.host.frames import (
 )
 from antiphon.engines.host.ray import replica as frames
 from antiphon.engines.host.ray.config import DeploymentSpec
+from antiphon.engines.host.ray.load_sums import LoadSums
 from antiphon.engines.host.ray.replica import EngineReplica
-from antiphon.engines.host.ray.replica_table import LoadSums
 from antiphon.errors import EngineError, LoadError, ModelFileError
 from antiphon.testing import ScriptedTokenEngine
 

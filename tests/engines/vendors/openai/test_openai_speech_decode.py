@@ -24,7 +24,7 @@ from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.pipeline.meter import GenerationTally
-from antiphon.pipeline.spans import RecordedAnswer
+from antiphon.pipeline.recorded_answer import RecordedAnswer
 from tests.support.vendors.vendor_exchange import iterate_async
 
 SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))

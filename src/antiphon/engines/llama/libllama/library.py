@@ -1,21 +1,17 @@
 """llama.cpp's C API as typed Python calls: finds a library, opens it, and proves that its interface is known.
 
 If a setting names a path, only that path is tried. Without a setting, the library of an installed
-llama-cpp-python is tried first, since it was built for this machine. The one of the xllamacpp wheel is next.
-No package is imported. An unusable library is skipped with a warning. If no library is usable, the error of
-the library that was tried last is raised.
-
-It also sets the environment variables that native code reads when it is loaded, and counts the processor's
-cores for compute threads.
+llama-cpp-python is tried first, since it was built for this machine, then the one of the xllamacpp wheel. No
+package is imported. An unusable library is skipped with a warning. If no library is usable, the error of the
+library that was tried last is raised.
 """
 
 import ctypes
 import logging
-import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -29,80 +25,8 @@ from antiphon.engines.llama.libllama.struct_layouts import (
     read_returned_struct,
     recognise_layout,
 )
+from antiphon.engines.llama.machine import prepare_environment
 from antiphon.errors import LibraryError
-
-CPUS = Path("/sys/devices/system/cpu")
-CONTROL_GROUP = Path("/sys/fs/cgroup")
-
-WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
-SHORT_SPIN = {
-    # These variables make threads sleep while they wait at a barrier. If other programs use the machine,
-    # spinning as long as OpenMP does by default costs several times more. GNU's OpenMP spins for some
-    # microseconds before it sleeps: on an idle machine, sleeping at once would cost about half of a small
-    # model's speed.
-    WAIT_POLICY: PASSIVE,
-    "GOMP_SPINCOUNT": "1000",
-}
-QUIET_END = {
-    # At a failed assertion ggml starts a debugger to print a backtrace, which delays the restart by seconds.
-    "GGML_NO_BACKTRACE": "1",
-}
-
-
-def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that native code reads once when it is loaded. It does not change variables that the
-    operator has set."""
-    target = os.environ if environment is None else environment
-    is_passive = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
-    for name, value in (QUIET_END | SHORT_SPIN if is_passive else QUIET_END).items():
-        target.setdefault(name, value)
-
-
-def choose_thread_count(
-    cpus: Path = CPUS, group: Path = CONTROL_GROUP, allowed: Iterable[int] | None = None
-) -> int:
-    """The number of physical cores that this process may use, as its affinity and the quota of its control
-    group allow. At least 1."""
-    cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
-    return max(1, min(len(cores), _read_quota(group)))
-
-
-def list_usable_cpus() -> list[int]:
-    """The processors that this process may run on."""
-    if sys.platform == "linux":
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _read_core(cpus: Path, cpu: int) -> tuple[str, str]:
-    """The package and core of a processor. If the system does not tell them, the processor counts as a core
-    of its own."""
-    topology = cpus / f"cpu{cpu}" / "topology"
-    try:
-        return (topology / "physical_package_id").read_text().strip(), (
-            topology / "core_id"
-        ).read_text().strip()
-    except OSError:
-        return "", str(cpu)
-
-
-def _read_quota(group: Path) -> int:
-    """The number of processors that the control group grants, rounded up; a large number if there is no
-    limit."""
-    unlimited = 1 << 16
-    try:
-        quota, _, period = (group / "cpu.max").read_text().partition(" ")
-        if quota != "max":
-            return -(-int(quota) // int(period))
-    except (OSError, ValueError):
-        pass  # no control group of version 2
-    try:
-        quota_us = int((group / "cpu" / "cpu.cfs_quota_us").read_text())
-        period_us = int((group / "cpu" / "cpu.cfs_period_us").read_text())
-        return -(-quota_us // period_us) if quota_us > 0 else unlimited
-    except (OSError, ValueError):
-        return unlimited
-
 
 P, I32, U32, I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
 STR, BOOL, SIZE = ctypes.c_char_p, ctypes.c_bool, ctypes.c_size_t

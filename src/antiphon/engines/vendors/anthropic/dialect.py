@@ -9,15 +9,9 @@ from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequ
 from antiphon.engines.vendors.anthropic.decode import MessagesDecoder, decode_answer, decode_error
 from antiphon.engines.vendors.anthropic.encode import encode_request
 from antiphon.engines.vendors.anthropic.wire_types import ModelListWire
-from antiphon.engines.vendors.base import (
-    Attributes,
-    StreamDecoder,
-    UpstreamCall,
-    VendorError,
-    VendorModel,
-    build_rerank_refusal,
-)
+from antiphon.engines.vendors.base import Attributes, StreamDecoder, UpstreamCall, VendorError, VendorModel
 from antiphon.engines.vendors.parameters import shows_reasoning
+from antiphon.engines.vendors.rerank import build_rerank_refusal
 from antiphon.errors import UnsupportedParameter
 
 # --- tools --------------------------------------------------------------------------------------------------

@@ -30,12 +30,8 @@ from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
 from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire, PlacedBlockWire
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
-from antiphon.engines.vendors.parameters import (
-    add_extra_fields,
-    list_sampling_options,
-    read_extra_headers,
-    require_supported,
-)
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
+from antiphon.engines.vendors.parameters import list_sampling_options, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 Body = dict[str, object]

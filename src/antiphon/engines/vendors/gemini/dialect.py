@@ -18,12 +18,12 @@ from antiphon.engines.vendors.base import (
     UpstreamCall,
     VendorError,
     VendorModel,
-    build_rerank_refusal,
     join_vectors,
 )
 from antiphon.engines.vendors.gemini.decode import GeminiDecoder, decode_error
 from antiphon.engines.vendors.gemini.encode import JSON, RESOURCES, build_path, encode_request
 from antiphon.engines.vendors.gemini.wire_types import GeminiModels, GeminiVectors
+from antiphon.engines.vendors.rerank import build_rerank_refusal
 from antiphon.errors import UnsupportedParameter
 
 read_vectors = msgspec.json.Decoder(GeminiVectors).decode

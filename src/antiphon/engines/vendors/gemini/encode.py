@@ -36,13 +36,9 @@ from antiphon.domain.vendor_fields import (
     list_cache_marks,
 )
 from antiphon.engines.vendors.base import UpstreamCall, VendorModel
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.gemini.decode import encode_part, read_blocks, split_text
-from antiphon.engines.vendors.parameters import (
-    add_extra_fields,
-    list_sampling_options,
-    read_extra_headers,
-    require_supported,
-)
+from antiphon.engines.vendors.parameters import list_sampling_options, require_supported
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 Body = dict[str, Any]

@@ -15,13 +15,12 @@ from antiphon.engines.vendors.base import (
     UpstreamCall,
     VendorError,
     VendorModel,
-    decode_rerank,
-    encode_rerank,
     join_vectors,
 )
 from antiphon.engines.vendors.openai.decode import AnswerReader
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
 from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire, VectorWire, decode_error
+from antiphon.engines.vendors.rerank import decode_rerank, encode_rerank
 
 # --- messages -----------------------------------------------------------------------------------------------
 

@@ -29,12 +29,11 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_cache_marks
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
+from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,
-    add_extra_fields,
     list_sampling_options,
-    read_extra_headers,
     require_supported,
 )
 from antiphon.errors import InvalidValue, UnsupportedParameter

@@ -1,0 +1,253 @@
+"""Finds objects of a running server by name, e-mail address, key prefix, note or id.
+
+The admin API accepts only ids. Other texts are searched in the lists that the caller may see. A text that
+matches several objects is an error.
+"""
+
+import difflib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from antiphon.cli.output import (
+    FORBIDDEN,
+    CallFailed,
+    JsonObject,
+    note,
+)
+from antiphon.domain.limits import Subject
+from antiphon.domain.tenancy import DEFAULT_PROJECT
+from antiphon.domain.values import Struct, field
+from antiphon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from antiphon.cli.admin_client import Admin
+
+
+MOST_CANDIDATES = 10
+"""The most matching objects that an error message lists."""
+
+
+ID_SUFFIX = "[0-9a-z]{19}"
+"""A pattern for the end of a generated id."""
+
+
+SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
+"""A pattern for a secret key. Its prefix is public."""
+
+
+class ObjectKind(Struct, frozen=True):
+    """A kind of object of the admin API, with a pattern of its ids and the fields that identify it."""
+
+    noun: str
+    fields: Sequence[str]
+    """The fields to search, besides the id."""
+    id_pattern: str
+    has_ended: Callable[[JsonObject], bool] = field(default=lambda _: False)
+    """Whether an object has ended. A search prefers objects that have not ended."""
+    label_fields: Sequence[str] = ("name",)
+    """The fields that tables show as the object's name."""
+
+    def is_id(self, text: str) -> bool:
+        """Whether the text is an id of this kind."""
+        return re.fullmatch(self.id_pattern, text) is not None
+
+    def matches(self, row: JsonObject, text: str) -> bool:
+        """Whether the text is the id or another identifying field of an object. Ignores the case of e-mail
+        addresses."""
+        if text == row.get("id"):
+            return True
+        values = {name: row.get(name) for name in self.fields}
+        return any(
+            value == (text.lower() if name == "email" else text) for name, value in values.items() if value
+        )
+
+    def describe(self, row: JsonObject) -> str:
+        """Describes an object by its id and its other fields."""
+        identifiers = ", ".join(str(row.get(name)) for name in self.fields if row.get(name))
+        return f"{row.get('id')} ({identifiers})" if identifiers else str(row.get("id"))
+
+
+PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{ID_SUFFIX}")
+
+
+USER = ObjectKind("user", ("name", "email"), f"user_{ID_SUFFIX}")
+
+
+KEY = ObjectKind(
+    "key",
+    ("prefix", "note"),
+    "key_[0-9a-z]{12}",
+    lambda row: _has_ended(row, "expires_at"),
+    ("prefix", "note"),
+)
+
+
+LIMIT = ObjectKind("limit", ("note",), f"limit_{ID_SUFFIX}")
+
+
+PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda row: _has_ended(row, "until"))
+
+
+OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
+"""The kinds of subjects of limits. Models have no id."""
+
+
+KINDS_WITHOUT_NAMES = (LIMIT, PRICE)
+"""Kinds that the audit log names only by id, because their notes are not unique."""
+
+
+def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
+    """Returns the id of the object that a text names, and prints which object this is, unless the text is an
+    id.
+
+    Raises CallFailed and SettingsError.
+    """
+    _reject_secret(text)
+    if kind.is_id(text):
+        return text
+    rows = server.list(f"{kind.noun}s")
+    matches = _list_matches(kind, rows, text)
+    if not matches:
+        raise CallFailed(
+            f"there is no {kind.noun} {text!r} that you can see{_format_suggestion(kind, rows, text)}"
+        )
+    return _require_single([(kind, row) for row in matches], text)
+
+
+def find_used_id(server: "Admin", kind: ObjectKind, text: str) -> str:
+    """Returns the id of the object that a text names, or the text itself without such an object.
+
+    Usage entries may contain values that are no ids. Raises CallFailed and SettingsError.
+    """
+    _reject_secret(text)
+    if kind.is_id(text):
+        return text
+    if matches := _list_matches(kind, server.list(f"{kind.noun}s"), text):
+        return _require_single([(kind, row) for row in matches], text)
+    note(f"used {text!r} as an id: you can see no {kind.noun} of this name")
+    return text
+
+
+def find_optional_id(server: "Admin", kind: ObjectKind, text: str | None) -> str | None:
+    """Returns the id of the object that a text names; None without a text.
+
+    Raises CallFailed and SettingsError.
+    """
+    return None if text is None else find_id(server, kind, text)
+
+
+def find_target(server: "Admin", subject: Subject | None, text: str) -> str:
+    """Returns the target of a limit: a model's name, or the id of the project, user or key that a text names.
+    If `subject` is None, searches projects, users and keys.
+
+    Raises CallFailed and SettingsError.
+    """
+    if subject is Subject.MODEL:
+        return text
+    if subject is not None:
+        return find_id(server, OWNERS[subject], text)
+    return _find_owner(server, text, "a model's name")
+
+
+def find_audited_id(server: "Admin", text: str) -> str:
+    """Returns the id of the project, user or key that a text names, or the text itself without one.
+
+    Raises CallFailed and SettingsError.
+    """
+    if any(kind.is_id(text) for kind in KINDS_WITHOUT_NAMES):
+        return text
+    return _find_owner(server, text, "a name in the audit log")
+
+
+def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
+    """Returns the names of all objects of some kinds, by id.
+
+    Skips kinds that the caller may not list. Raises CallFailed.
+    """
+    names: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            rows = server.list(f"{kind.noun}s")
+        except CallFailed as problem:
+            if problem.status != FORBIDDEN:
+                raise
+            continue
+        for row in rows:
+            names[str(row.get("id"))] = " ".join(
+                str(row[name]) for name in kind.label_fields if row.get(name)
+            )
+    return names
+
+
+def add_names(row: Mapping[str, str], names: Mapping[str, str], *columns: str) -> dict[str, str]:
+    """Returns a table's row with an additional column of names after each of `columns`, which contain ids."""
+    result: dict[str, str] = {}
+    for column, text in row.items():
+        result[column] = text
+        if column in columns:
+            result[f"{column}_name"] = names.get(text) or "-"
+    return result
+
+
+def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
+    """Returns the id of the project, user or key that a text names, or the text itself without one.
+
+    `fallback_meaning`: describes a text without such an object.
+    """
+    _reject_secret(text)
+    kinds = tuple(OWNERS.values())
+    if any(kind.is_id(text) for kind in kinds):
+        return text
+    matches = [
+        (kind, row) for kind in kinds for row in _list_matches(kind, server.list(f"{kind.noun}s"), text)
+    ]
+    if matches:
+        return _require_single(matches, text)
+    note(f"used {text!r} as {fallback_meaning}: you can see no project, user or key of this name")
+    return text
+
+
+def _has_ended(row: JsonObject, expiry_field: str) -> bool:
+    """Whether an object was revoked or has expired."""
+    expires_at = row.get(expiry_field)
+    return row.get("revoked_at") is not None or (isinstance(expires_at, int) and expires_at <= time.time())
+
+
+def _list_matches(kind: ObjectKind, rows: Sequence[JsonObject], text: str) -> list[JsonObject]:
+    """Returns the objects that match a text. Ended objects count only if no other object matches."""
+    matches = [row for row in rows if kind.matches(row, text)]
+    return [row for row in matches if not kind.has_ended(row)] or matches
+
+
+def _require_single(matches: Sequence[tuple[ObjectKind, JsonObject]], text: str) -> str:
+    """Returns the id of the only match, and prints the object. Raises CallFailed for several matches."""
+    descriptions = [f"{kind.noun} {kind.describe(row)}" for kind, row in matches]
+    if len(matches) > 1:
+        remainder = f" and {len(matches) - MOST_CANDIDATES} more" if len(matches) > MOST_CANDIDATES else ""
+        raise CallFailed(
+            f"{text!r} matches {len(matches)} objects; name one by its id: "
+            f"{'; '.join(descriptions[:MOST_CANDIDATES])}{remainder}"
+        )
+    note(f"selected the {descriptions[0]}")
+    return str(matches[0][1].get("id"))
+
+
+def _format_suggestion(kind: ObjectKind, rows: Sequence[JsonObject], text: str) -> str:
+    """Returns a suggestion for a text without a match."""
+    names = [str(row.get(name)) for row in rows for name in kind.fields if row.get(name)]
+    similar_names = difflib.get_close_matches(text, names, n=1)
+    return (
+        f"; did you mean {similar_names[0]!r}?"
+        if similar_names
+        else f"; antiphon {kind.noun}s list shows them"
+    )
+
+
+def _reject_secret(text: str) -> None:
+    """Raises SettingsError for a secret key, which other users could read from the command line."""
+    if (secret := SECRET.fullmatch(text)) is not None:
+        raise SettingsError(
+            f"this is a secret key, and other users can read command lines: use its prefix, {secret[1]}"
+        )

@@ -1,0 +1,95 @@
+"""Compares the settings before and after a reload: what the reload changes, and what only a restart changes.
+Reads no file.
+"""
+
+from collections.abc import Mapping
+
+from antiphon.domain.values import Struct
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
+
+MAX_LISTED = 10
+"""The most names of one kind in the text of a report."""
+
+
+class NameChanges(Struct, frozen=True):
+    """The names of providers, models or aliases that a reload added, changed and removed."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def describe(self, noun: str) -> list[str]:
+        """Returns a text for each kind of change that happened, as `added model a, b`."""
+        verbs = {"added": self.added, "changed": self.changed, "removed": self.removed}
+        return [f"{verb} {noun} {join_names(names)}" for verb, names in verbs.items() if names]
+
+
+class ReloadReport(Struct, frozen=True):
+    """The result of a reload."""
+
+    providers: NameChanges = NameChanges()
+    models: NameChanges = NameChanges()
+    aliases: NameChanges = NameChanges()
+    restart_settings: tuple[str, ...] = ()
+    """Names of settings whose new value acts only after a restart."""
+    unconfirmed_processes: tuple[str, ...] = ()
+    """Processes that have not confirmed the reload yet. They apply it before they handle other commands."""
+
+    def describe(self) -> str:
+        """Returns the report in one line."""
+        parts = [
+            *self.providers.describe("provider"),
+            *self.models.describe("model"),
+            *self.aliases.describe("alias"),
+        ]
+        parts = parts or ["nothing changed"]
+        if self.restart_settings:
+            parts.append(f"only a restart applies {join_names(self.restart_settings)}")
+        if self.unconfirmed_processes:
+            parts.append(f"not confirmed yet by {join_names(self.unconfirmed_processes)}")
+        return "; ".join(parts)
+
+
+def join_names(names: tuple[str, ...]) -> str:
+    """Joins names with commas. After MAX_LISTED names, tells how many more there are."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def compare_settings(
+    before: Settings, after: Settings, restart_settings: tuple[str, ...] = ()
+) -> ReloadReport:
+    """Builds the report of a reload from the providers, models and aliases before and after it."""
+    return ReloadReport(
+        providers=compare_tables(before.providers, after.providers),
+        models=compare_tables(_index_models(before), _index_models(after)),
+        aliases=compare_tables(
+            {alias.name: alias for alias in before.aliases}, {alias.name: alias for alias in after.aliases}
+        ),
+        restart_settings=restart_settings,
+    )
+
+
+def compare_tables(before: Mapping[str, object], after: Mapping[str, object]) -> NameChanges:
+    """Compares two tables: which names were added, which values changed, and which names were removed."""
+    return NameChanges(
+        added=tuple(name for name in after if name not in before),
+        changed=tuple(name for name in after if name in before and after[name] != before[name]),
+        removed=tuple(name for name in before if name not in after),
+    )
+
+
+def _index_models(settings: Settings) -> dict[str, object]:
+    """Returns local and routed models by their names."""
+    models: dict[str, object] = {model.name: model for model in settings.models}
+    return models | {model.name: model for model in settings.routed_models}
+
+
+def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Returns the settings of all sections that differ. A reload applies none of them."""
+    return tuple(
+        f"{section}.{name}"
+        for section in SECTIONS
+        for name, *_ in list_settings(section)
+        if getattr(getattr(before, section), name) != getattr(getattr(after, section), name)
+    )
