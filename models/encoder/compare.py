@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.engines.base import LoadSpec, TextPiece
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.weights.bert_conversion import KINDS, convert_bert
+from antiphon.weights.convert.bert import KINDS, convert_bert
 
 RECORDED = Path(__file__).parent / "minilm.json"
 MIN_COSINE = 0.999

@@ -31,8 +31,7 @@ WIRE = (
     "antiphon.engines.vendors",
     "antiphon.processes.ipc.frames",
     "antiphon.engines.host.frames",
-    "antiphon.weights.bert_conversion",  # JSON and tensors that others wrote
-    "antiphon.weights.peft_conversion",
+    "antiphon.weights.convert",  # JSON and tensors that others wrote
 )
 # Where the contracts are: every public name in them is explained.
 SEAMS = (

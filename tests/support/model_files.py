@@ -12,7 +12,7 @@ import numpy as np
 
 import antiphon
 from antiphon.domain.request import Pooling
-from antiphon.weights.bert_conversion import convert_bert
+from antiphon.weights.convert.bert import convert_bert
 
 BUNDLED = Path(antiphon.__file__).parent / "bundled"
 CANTOR = BUNDLED / "cantor.gguf"

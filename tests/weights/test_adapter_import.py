@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 
 from antiphon.errors import ModelFileError
 from antiphon.weights.adapter_import import import_adapter, read_adapter
+from antiphon.weights.convert.peft import reorder_rows
 from antiphon.weights.gguf import Header, read_header
-from antiphon.weights.peft_conversion import reorder_rows
 from benchmarks.make_model import SIZES, write_model
 
 MODULE = "base_model.model.model.layers.0.self_attn.v_proj"

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.bert_conversion import convert_bert, read_pooling, to_gguf_piece
+from antiphon.weights.convert.bert import convert_bert, read_pooling, to_gguf_piece
 from antiphon.weights.gguf import read_header
 
 ENCODER = Path(__file__).parent.parent / "fixtures" / "encoder"

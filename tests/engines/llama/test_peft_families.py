@@ -16,8 +16,8 @@ from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, 
 from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.weights.adapter_import import read_adapter
+from antiphon.weights.convert.peft import REORDERED, SAME_ORDER, convert_peft
 from antiphon.weights.gguf import Header, read_header
-from antiphon.weights.peft_conversion import REORDERED, SAME_ORDER, convert_peft
 from models.adapters.base import write_base
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "adapters"

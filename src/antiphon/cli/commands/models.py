@@ -129,7 +129,7 @@ def _find_cache(config: console.Config) -> "Iterator[HubCache]":
 
 def _convert(source: Path, out: Path, number_format: str) -> Path:
     """Converts a directory of saved weights to one file. Leaves no partial file. Raises ModelFileError."""
-    from antiphon.weights.bert_conversion import convert_bert
+    from antiphon.weights.convert.bert import convert_bert
 
     if not (source / "config.json").is_file():
         raise ModelFileError(f"{source} contains no config.json; name a directory that transformers saved")

@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.domain.values import Struct
 from antiphon.errors import ModelFileError
-from antiphon.weights.tensors import Tensor, read_json, read_list, read_tensors, read_text
+from antiphon.weights.convert.tensors import Tensor, read_json, read_list, read_tensors, read_text
 
 KINDS = ("F32", "F16", "Q8_0")
 

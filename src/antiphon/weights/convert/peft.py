@@ -20,8 +20,8 @@ import numpy as np
 
 from antiphon.domain.values import Struct, field
 from antiphon.errors import ModelFileError
+from antiphon.weights.convert.tensors import Tensor, read_json, read_tensors
 from antiphon.weights.gguf import Header
-from antiphon.weights.tensors import Tensor, read_json, read_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
