@@ -49,8 +49,8 @@ COUNTS = tuple(
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 Handler = Callable[[str, Mapping[str, Json], Position, SchemaBuilder], None]
-"""Reads one keyword of a schema into a builder. Its arguments: the keyword's name, the schema, the position
-and the builder."""
+"""Reads one keyword of a schema into a builder. Its arguments: the keyword, the schema that contains it, the
+position and the builder."""
 
 
 class AssertionReader:
@@ -81,10 +81,10 @@ class AssertionReader:
             self._relaxations.add(keyword, position.place, f"it is not supported: {problem.message}")
             return None
 
-    def require_text(self, name: str, value: Json, position: Position) -> str:
-        """Returns the value if it is a text. Raises InvalidValue for any other value."""
+    def require_text(self, keyword: str, value: Json, position: Position) -> str:
+        """Returns the keyword's value if it is a text. Raises InvalidValue for any other value."""
         if not isinstance(value, str):
-            self.reject(name, position, "must be a text")
+            self.reject(keyword, position, "must be a text")
         return value
 
     def reject(self, name: str, position: Position, problem: str) -> NoReturn:
@@ -92,48 +92,48 @@ class AssertionReader:
         reject_value(name, position.place, self._field, problem)
 
     def _read_count(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a length or a number of items. A maximum above MAX_COUNT becomes MAX_COUNT, and the schema
         counts as inexact."""
-        count = parse_count(schema[name])
-        if count is None or (count > MAX_COUNT and name.startswith("min")):
-            self.reject(name, position, f"must be an integer from 0 to {MAX_COUNT}")
+        count = parse_count(schema[keyword])
+        if count is None or (count > MAX_COUNT and keyword.startswith("min")):
+            self.reject(keyword, position, f"must be an integer from 0 to {MAX_COUNT}")
         if count > MAX_COUNT:
             builder.mark_inexact()
-        builder.add(name, min(count, MAX_COUNT))
+        builder.add(keyword, min(count, MAX_COUNT))
 
     def _read_bound(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a bound. In draft 4, `exclusiveMinimum` is a boolean, and `minimum` has the bound."""
-        value = schema[name]
-        if isinstance(value, bool) and name.startswith("exclusive"):
-            value = schema.get(name.removeprefix("exclusive").lower()) if value else None
+        value = schema[keyword]
+        if isinstance(value, bool) and keyword.startswith("exclusive"):
+            value = schema.get(keyword.removeprefix("exclusive").lower()) if value else None
             if value is None:
                 return
         if not is_number(value) or not isinstance(value, int | float):
-            self.reject(name, position, "must be a number that a double can hold")
-        is_upper = name.lower().endswith("maximum")
+            self.reject(keyword, position, "must be a number that a double can hold")
+        is_upper = keyword.lower().endswith("maximum")
         bound = round_inward(value, is_upper)
         if bound != value:
             builder.mark_inexact()
         if abs(value) > LARGEST and (value > 0) == is_upper:
             # The rounded bound is stricter than the original one, so it need not be exclusive.
-            name = "maximum" if is_upper else "minimum"
-        builder.add(name, bound)
+            keyword = "maximum" if is_upper else "minimum"
+        builder.add(keyword, bound)
 
     def _read_multiple(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads `multipleOf` or its older name. Rejects a value that is not a positive exact number."""
-        value = schema[name]
+        """Reads `multipleOf` or its older keyword. Rejects a value that is not a positive exact number."""
+        value = schema[keyword]
         if not is_exact(value) or not isinstance(value, int | float) or value <= 0:
-            self.reject(name, position, "must be a number above 0, up to 2^53")
+            self.reject(keyword, position, "must be a number above 0, up to 2^53")
         builder.add("multipleOf", value)
 
     def _read_required(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the list of required names without duplicates. Ignores a boolean, which draft 3 allows."""
         value = schema["required"]
@@ -144,21 +144,21 @@ class AssertionReader:
         builder.add("required", list(dict.fromkeys(value)))
 
     def _read_data(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads `enum` or `const`. Rejects too many values and inexact numbers."""
-        value = schema[name]
-        if name == "enum" and (not isinstance(value, list) or not value):
+        value = schema[keyword]
+        if keyword == "enum" and (not isinstance(value, list) or not value):
             self.reject("enum", position, "must be a list of values")
         for count, each in enumerate(walk_values(value)):
             if count > MAX_VALUES:
-                self.reject(name, position, f"can have at most {MAX_VALUES} values")
+                self.reject(keyword, position, f"can have at most {MAX_VALUES} values")
             if isinstance(each, int | float) and not isinstance(each, bool) and not is_exact(each):
-                self.reject(name, position, "can have only numbers from -2^53 to 2^53")
-        builder.add(name, value)
+                self.reject(keyword, position, "can have only numbers from -2^53 to 2^53")
+        builder.add(keyword, value)
 
     def _read_pattern(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a pattern. If the compiler cannot enforce the pattern, the schema counts as inexact."""
         pattern = self.make_compilable_pattern(
@@ -170,7 +170,7 @@ class AssertionReader:
             builder.add("pattern", pattern)
 
     def _read_format(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a format. Adds a relaxation for a format that is not enforced."""
         format_name = self.require_text("format", schema["format"], position)
@@ -190,7 +190,7 @@ class AssertionReader:
             )
 
     def _read_unique(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads `uniqueItems`. Rejects a value that is not a boolean."""
         if not isinstance(schema["uniqueItems"], bool):
@@ -199,18 +199,18 @@ class AssertionReader:
             builder.add("uniqueItems", True)
 
     def _read_dependent(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the names that a property requires. In `dependencies`, reads lists of names and, as in draft
         3, single names. The schema reader reads the schemas in `dependencies`."""
-        value = schema[name]
+        value = schema[keyword]
         if not isinstance(value, dict):
-            self.reject(name, position, "must be an object of lists of names")
-        if name == "dependencies":
+            self.reject(keyword, position, "must be an object of lists of names")
+        if keyword == "dependencies":
             names = {key: each for key, each in value.items() if not isinstance(each, bool | dict)}
             value = {key: [each] if isinstance(each, str) else each for key, each in names.items()}
         if not all(map(is_text_list, value.values())):
-            self.reject(name, position, "must be an object of lists of names")
+            self.reject(keyword, position, "must be an object of lists of names")
         if value:
             builder.add("dependentRequired", value)
 
@@ -256,8 +256,8 @@ class _SchemaReader:
         self._assertions = AssertionReader(field_name, self._relaxations)
         self._handlers: dict[str, Handler] = {
             **self._assertions.handlers,
-            **dict.fromkeys(SINGLE_KEYWORDS, self._read_schema),
-            **dict.fromkeys(LIST_KEYWORDS, self._read_schemas),
+            **dict.fromkeys(SINGLE_KEYWORDS, self._read_schema_keyword),
+            **dict.fromkeys(LIST_KEYWORDS, self._read_schema_list_keyword),
             **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), self._read_reference),
             "type": self._read_type,
             "properties": self._read_properties,
@@ -311,35 +311,35 @@ class _SchemaReader:
         )
         builder = SchemaBuilder({PLACE: position.place})
         has_only_reference = "$ref" in schema and ignores_siblings(self._draft)
-        for name in ("$ref",) if has_only_reference else schema:
-            if has_keyword(self._draft, name):
-                self._handlers[name](name, schema, position, builder)
-            elif not is_annotation(name, self._draft):
-                self._relaxations.add(name, position.place, UNKNOWN_KEYWORD)
+        for keyword in ("$ref",) if has_only_reference else schema:
+            if has_keyword(self._draft, keyword):
+                self._handlers[keyword](keyword, schema, position, builder)
+            elif not is_annotation(keyword, self._draft):
+                self._relaxations.add(keyword, position.place, UNKNOWN_KEYWORD)
         return builder.keywords
 
-    def _read_list(self, name: str, value: Json, position: Position) -> list[Json]:
+    def _read_list(self, keyword: str, value: Json, position: Position) -> list[Json]:
         """Reads a list of schemas. Rejects other values, and an empty list except for `prefixItems`."""
-        if not isinstance(value, list) or not (value or name == "prefixItems"):
-            self._assertions.reject(name, position, "must be a list of schemas")
-        return [self._read_one(each, position.step(name, str(index))) for index, each in enumerate(value)]
+        if not isinstance(value, list) or not (value or keyword == "prefixItems"):
+            self._assertions.reject(keyword, position, "must be a list of schemas")
+        return [self._read_one(each, position.step(keyword, str(index))) for index, each in enumerate(value)]
 
-    def _read_map(self, name: str, value: Json, position: Position) -> dict[str, Json]:
+    def _read_map(self, keyword: str, value: Json, position: Position) -> dict[str, Json]:
         """Reads an object whose values are schemas. Rejects other values."""
         if not isinstance(value, dict):
-            self._assertions.reject(name, position, "must be an object of schemas")
-        return {key: self._read_one(each, position.step(name, key)) for key, each in value.items()}
+            self._assertions.reject(keyword, position, "must be an object of schemas")
+        return {key: self._read_one(each, position.step(keyword, key)) for key, each in value.items()}
 
     # --- references
 
     def _read_reference(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a reference and adds its target to the definitions. Adds a relaxation for a reference without
         a target."""
-        reference = self._assertions.require_text(name, schema[name], position)
+        reference = self._assertions.require_text(keyword, schema[keyword], position)
         document = self._document
-        match name:
+        match keyword:
             case "$ref":
                 target = document.find(reference, position.resource)
             case "$dynamicRef":
@@ -347,12 +347,12 @@ class _SchemaReader:
             case _:
                 target = document.find("#", position.resource) if document.is_single else None
         if target is None:
-            self._relaxations.add(name, position.place, OUTSIDE_TARGET)
+            self._relaxations.add(keyword, position.place, OUTSIDE_TARGET)
             builder.mark_inexact()
         elif isinstance(target.schema, bool):
             builder.add("allOf", [target.schema])
         elif not isinstance(target.schema, dict):
-            self._assertions.reject(name, position, "points to a value that is no schema")
+            self._assertions.reject(keyword, position, "points to a value that is no schema")
         elif target.schema is document.root.schema:
             builder.add("$ref", "#")
         else:
@@ -368,20 +368,20 @@ class _SchemaReader:
 
     # --- schemas in schemas
 
-    def _read_schema(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+    def _read_schema_keyword(
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a keyword whose value is one schema."""
-        builder.add(name, self._read_one(schema[name], position.step(name)))
+        builder.add(keyword, self._read_one(schema[keyword], position.step(keyword)))
 
-    def _read_schemas(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+    def _read_schema_list_keyword(
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads a keyword whose value is a list of schemas."""
-        builder.add(name, self._read_list(name, schema[name], position))
+        builder.add(keyword, self._read_list(keyword, schema[keyword], position))
 
     def _read_type(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the allowed types. Schemas among the types, as in draft 3, become `anyOf`."""
         value = schema["type"]
@@ -399,7 +399,7 @@ class _SchemaReader:
             builder.add("type", value)
 
     def _read_properties(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads properties. In draft 3, a property itself says whether it is required."""
         value = schema["properties"]
@@ -412,7 +412,7 @@ class _SchemaReader:
                 builder.add("required", required)
 
     def _read_pattern_properties(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads patterns of property names. If a pattern cannot be enforced, all undeclared names become
         allowed."""
@@ -430,7 +430,7 @@ class _SchemaReader:
             builder.add("patternProperties", patterns)
 
     def _read_items(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads items. A list of items becomes `prefixItems`, and `additionalItems` becomes `items`, as in
         newer drafts."""
@@ -443,23 +443,23 @@ class _SchemaReader:
             builder.add("items", self._read_one(schema["additionalItems"], position.step("additionalItems")))
 
     def _read_dependent_schemas(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads the schemas that apply if a property is present."""
-        builder.add("dependentSchemas", self._read_map(name, schema[name], position))
+        builder.add("dependentSchemas", self._read_map(keyword, schema[keyword], position))
 
     def _read_dependencies(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads `dependencies`: the schemas here, and the lists of names by the assertion reader."""
-        self._assertions.handlers[name](name, schema, position, builder)
-        value = schema[name]
+        self._assertions.handlers[keyword](keyword, schema, position, builder)
+        value = schema[keyword]
         entries = value.items() if isinstance(value, dict) else ()
         if schemas := {key: each for key, each in entries if isinstance(each, bool | dict)}:
-            builder.add("dependentSchemas", self._read_map(name, schemas, position))
+            builder.add("dependentSchemas", self._read_map(keyword, schemas, position))
 
     def _read_extends(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads draft 3's `extends`, one schema or a list, as `allOf`."""
         value = schema["extends"]
@@ -468,7 +468,7 @@ class _SchemaReader:
         )
 
     def _read_disallow(
-        self, name: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
+        self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads draft 3's `disallow`: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
