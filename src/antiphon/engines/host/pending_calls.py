@@ -97,9 +97,9 @@ replaced is soon complete, and a failed attempt costs one access to the disk."""
 
 
 class PendingReloads:
-    """The adapters that a restarted host refused or could not be sent, and the timer of the next attempt.
-    This object knows only digests: `send_adapter` finds the path and sends the call. It belongs to one event
-    loop."""
+    """The adapters that a restarted host refused, or that could not be sent to it, and the timer of the next
+    attempt. This object knows only digests: `send_adapter` finds the path and sends the call. It belongs to
+    one event loop."""
 
     def __init__(self, send_adapter: Callable[[str], None], first_pause: float = FIRST_PAUSE) -> None:
         """`send_adapter` sends the adapter of a digest to the host again. `first_pause`: seconds before
@@ -115,7 +115,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """Adds an adapter to load again. Returns True if it was not pending before."""
+        """Notes that this adapter must be sent again. Returns True if it was not pending before."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
@@ -123,7 +123,8 @@ class PendingReloads:
         return is_new
 
     def discard(self, digest: str) -> bool:
-        """Removes an adapter that the host has loaded or no longer needs. Returns whether it was pending."""
+        """Notes that the host has loaded this adapter or no longer needs it. Returns whether it was
+        pending."""
         was_pending = digest in self._digests
         self.drop_except(self._digests - {digest})
         return was_pending
