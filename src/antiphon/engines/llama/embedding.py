@@ -391,11 +391,11 @@ def find_pooling(model: NativeModel, name: str) -> Pooling | None:
         if is_causal(model):
             return None
         raise LoadError(
-            f"{name} reads a text as a whole and names no pooling, so it makes neither tokens nor vectors; "
-            "convert it again together with its pooling"
+            f"{name} has bidirectional attention but no pooling type, so it can neither generate text nor "
+            "embed; convert it again with its pooling configuration"
         )
     if pooling not in POOLING:
-        raise LoadError(f"{name} pools by the unknown type {pooling}; mean, CLS, last and rank are served")
+        raise LoadError(f"{name} has the unknown pooling type {pooling}; mean, CLS, last and rank are served")
     if POOLING[pooling] is Pooling.RANK and model.count_classes() not in CLASS_COUNTS:
         raise LoadError(
             f"{name} sorts texts into {model.count_classes()} classes; a reranker gives one number, or the "
