@@ -277,19 +277,19 @@ class ReferenceSearch:
         self.retrieval = retrieval
         self._project = project
         self._calls = calls
-        self._table: TableSettings | None = None
+        self._settings: TableSettings | None = None
         self.notes: list[str] = []
         """Notes for the caller about steps that failed, one sentence each."""
 
     async def load_table_settings(self) -> TableSettings:
         """Returns the table's settings. Raises NotFound."""
-        if self._table is None:
+        if self._settings is None:
             try:
                 table = await self._index.get_table(self._project, self.retrieval.table)
             except NotFound as error:
                 raise NotFound(f"{TABLE_FIELD}: {error.message}", param=TABLE_FIELD) from None
-            self._table = table.settings
-        return self._table
+            self._settings = table.settings
+        return self._settings
 
     async def write_query(self, model: str, messages: Sequence[Message]) -> str:
         """Has the model write the query. If that fails, adds a note and returns the question itself."""
