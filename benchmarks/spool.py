@@ -20,7 +20,7 @@ from typing import ParamSpec
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.values import replace
-from antiphon.ledger.segments import HEADER, SEGMENT_SIZE, create_segment, encode_entry
+from antiphon.ledger.segments import HEADER_BYTES, SEGMENT_SIZE, create_segment, encode_entry
 from antiphon.ledger.spool import Spool
 
 P = ParamSpec("P")
@@ -117,7 +117,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     sys.setswitchinterval(TURN_S)
-    size = len(encode_entry(build_completion(build_intent(1)))) + HEADER
+    size = len(encode_entry(build_completion(build_intent(1)))) + HEADER_BYTES
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         spool = Spool(Path(directory) / "spool", SPOOL_BYTES, INTERVAL_S)
         spool.start()

@@ -21,7 +21,7 @@ from antiphon.ledger import segments
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.segments import (
-    HEADER,
+    HEADER_BYTES,
     MARK,
     MAX_PAYLOAD,
     SEGMENT_SIZE,
@@ -648,7 +648,7 @@ def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
     places = written(path, 1, 2)
     with path.open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(places[0][0] + HEADER + 3)
+        file.seek(places[0][0] + HEADER_BYTES + 3)
         file.write(b"!")
         file.flush()
         reader = SegmentReader(path)

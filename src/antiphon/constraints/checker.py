@@ -255,9 +255,9 @@ class Checker:
             raise _NothingSent
         body = json.dumps(value).encode()
         async with asyncio.timeout(seconds):
-            process.stdin.write(len(body).to_bytes(HEADER, "big") + body)
+            process.stdin.write(len(body).to_bytes(HEADER_BYTES, "big") + body)
             await process.stdin.drain()
-            size = int.from_bytes(await process.stdout.readexactly(HEADER), "big")
+            size = int.from_bytes(await process.stdout.readexactly(HEADER_BYTES), "big")
             if size > self._limits.grammar:
                 raise ValueError("the reply is too large")
             reply: dict[str, object] = json.loads(await process.stdout.readexactly(size))

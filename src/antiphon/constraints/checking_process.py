@@ -22,8 +22,8 @@ from antiphon.domain.request import Constraint
 from antiphon.domain.values import asdict
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
-HEADER = 4
-"""The bytes of the length before each frame."""
+HEADER_BYTES = 4
+"""The size in bytes of the length that precedes each frame's body."""
 
 MASK_COUNT = 24
 """How many masks are computed for each grammar, along one text that the grammar allows."""
@@ -177,8 +177,8 @@ def _set_alarm(seconds: float) -> None:
 
 def read_frame(source: BinaryIO) -> dict[str, object] | None:
     """Reads the next frame. Returns None at the end of the input."""
-    header = source.read(HEADER)
-    if len(header) < HEADER:
+    header = source.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
         return None
     message: dict[str, object] = json.loads(source.read(int.from_bytes(header, "big")))
     return message
@@ -193,7 +193,7 @@ def write_frame(target: BinaryIO, value: object) -> None:
 def encode_frame(value: object) -> bytes:
     """Encodes a value as a frame."""
     body = json.dumps(value).encode()
-    return len(body).to_bytes(HEADER, "big") + body
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 if __name__ == "__main__":

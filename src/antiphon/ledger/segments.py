@@ -44,7 +44,7 @@ MARK = b"\xff\xa7L1"
 _HEAD = struct.Struct(">4sBII")
 _CHECK = struct.Struct(">I")
 
-HEADER = _HEAD.size + _CHECK.size
+HEADER_BYTES = _HEAD.size + _CHECK.size
 """The size of a header in bytes: everything before the payload."""
 
 MAX_PAYLOAD = 64 * 1024
@@ -80,17 +80,17 @@ def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
 
 def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
     """Returns the record at an offset; None if there is no complete and undamaged record."""
-    if len(data) - offset < HEADER:
+    if len(data) - offset < HEADER_BYTES:
         return None
     mark, kind, number, length = _HEAD.unpack_from(data, offset)
-    begin = offset + HEADER
+    begin = offset + HEADER_BYTES
     if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
     (checksum,) = _CHECK.unpack_from(data, offset + _HEAD.size)
     if checksum != crc32(payload, crc32(data[offset : offset + _HEAD.size])):
         return None
-    return SpoolRecord(kind, number, payload, HEADER + length)
+    return SpoolRecord(kind, number, payload, HEADER_BYTES + length)
 
 
 def find_record(data: bytes, offset: int) -> int | None:
@@ -202,7 +202,7 @@ class SegmentWriter:
 
 def compute_record_size(payload_size: int) -> int:
     """Returns the bytes of a record with a payload of `payload_size` bytes."""
-    return HEADER + payload_size
+    return HEADER_BYTES + payload_size
 
 
 def create_segment(directory: Path) -> SegmentWriter:
@@ -267,7 +267,7 @@ def list_segments(directory: Path) -> list[Path]:
 
 INTENT = int(RecordKind.INTENT)
 
-CHUNK = 4 * (HEADER + MAX_PAYLOAD)
+CHUNK = 4 * (HEADER_BYTES + MAX_PAYLOAD)
 """The bytes of one read. Several of the largest records fit."""
 
 

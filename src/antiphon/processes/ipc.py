@@ -33,8 +33,8 @@ default request body."""
 MAX_FRAME = MAX_MESSAGE + 2 * 1024 * 1024
 """The most bytes of one frame: one message of any size, or many small ones."""
 
-HEADER = 4
-"""Bytes of the length at the start of each frame."""
+HEADER_BYTES = 4
+"""The size in bytes of the length that precedes each frame's body."""
 
 
 class FrameError(Exception):
@@ -74,7 +74,7 @@ class FrameWriter:
         """Encodes the next frame. Its messages together must fit MAX_FRAME."""
         body = self._encoder.encode((self._sequence, [msgspec.Raw(message) for message in encoded]))
         self._sequence += 1
-        return len(body).to_bytes(HEADER, "big") + body
+        return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 class FrameReader(Generic[M]):
@@ -92,18 +92,18 @@ class FrameReader(Generic[M]):
         self._pending += data
         start = 0
         while (end := self._find_frame_end(start)) is not None:
-            yield from self._decode(self._pending[start + HEADER : end])
+            yield from self._decode(self._pending[start + HEADER_BYTES : end])
             start = end
         del self._pending[:start]
 
     def _find_frame_end(self, start: int) -> int | None:
         """Returns the end of the frame that starts at `start`; None if the frame is incomplete."""
-        if len(self._pending) < start + HEADER:
+        if len(self._pending) < start + HEADER_BYTES:
             return None
-        length = int.from_bytes(self._pending[start : start + HEADER], "big")
+        length = int.from_bytes(self._pending[start : start + HEADER_BYTES], "big")
         if length > MAX_FRAME:
             raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME}")
-        end = start + HEADER + length
+        end = start + HEADER_BYTES + length
         return end if len(self._pending) >= end else None
 
     def _decode(self, body: bytearray) -> list[M]:

@@ -34,7 +34,7 @@ from antiphon.engines.host.frames import (
 )
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc import (
-    HEADER,
+    HEADER_BYTES,
     MAX_FRAME,
     MAX_MESSAGE,
     PROTOCOL,
@@ -78,7 +78,7 @@ def host() -> FrameReader[ToHost]:
 
 
 def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(HEADER, "big") + body
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 def test_messages_of_both_directions_come_out_as_they_went_in() -> None:
@@ -120,7 +120,7 @@ def test_what_came_before_a_broken_frame_is_heard() -> None:
 
 def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
     with pytest.raises(FrameError, match="over the limit"):
-        list(host().feed((MAX_FRAME + 1).to_bytes(HEADER, "big")))
+        list(host().feed((MAX_FRAME + 1).to_bytes(HEADER_BYTES, "big")))
 
 
 def test_a_message_too_large_for_a_frame_is_refused_alone() -> None:

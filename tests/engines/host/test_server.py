@@ -13,7 +13,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.frames import TO_CLIENT, AbsenceNotice, CancelCall, GenerateCall, StepsReply
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
-from antiphon.processes.ipc import HEADER, MAX_FRAME, FrameReader, Hello
+from antiphon.processes.ipc import HEADER_BYTES, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, connect, messages
@@ -111,7 +111,7 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
             engine.step()
             steps: list[int] = []
             while not steps:
-                header = await peer.reader.readexactly(HEADER)
+                header = await peer.reader.readexactly(HEADER_BYTES)
                 body = await peer.reader.readexactly(int.from_bytes(header, "big"))
                 steps = [item.call for item in reader.feed(header + body) if isinstance(item, StepsReply)]
             assert sorted(steps) == list(range(1, 17))
@@ -155,7 +155,7 @@ async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
     "data",
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        (MAX_FRAME + 1).to_bytes(HEADER, "big"),
+        (MAX_FRAME + 1).to_bytes(HEADER_BYTES, "big"),
         b"\x00\x00\x00\x01\xc1",
     ],
 )
