@@ -22,7 +22,7 @@ from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.segments import (
     HEADER_BYTES,
-    MARK,
+    MAGIC,
     MAX_PAYLOAD,
     SEGMENT_SIZE,
     RecordKind,
@@ -31,7 +31,7 @@ from antiphon.ledger.segments import (
     frame_record,
     list_segments,
 )
-from antiphon.ledger.spool import COMPLETION_EXTRA, SPARE_FILES, UNAVAILABLE_FILE, Spool
+from antiphon.ledger.spool import COMPLETION_EXTRA_BYTES, SPARE_FILES, UNAVAILABLE_FILE, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.waiting import wait_until
@@ -411,7 +411,7 @@ def test_openais_largest_tags_fit_and_larger_ones_are_refused(spools, drains):
     spool.begin(largest)
     spool.complete(build_completion(largest))
     with pytest.raises(
-        InvalidValue, match=f"more than the allowed {MAX_PAYLOAD - COMPLETION_EXTRA}:"
+        InvalidValue, match=f"more than the allowed {MAX_PAYLOAD - COMPLETION_EXTRA_BYTES}:"
     ) as refused:
         spool.begin(build_intent(2, tags={"t": "x" * MAX_PAYLOAD}))
     assert refused.value.param == "metadata"
@@ -635,7 +635,7 @@ def test_what_a_caller_sends_is_never_taken_for_a_record(tmp_path):
     forged = frame_record(RecordKind.COMPLETION, 9, encode_entry(build_completion(build_intent(9)))).decode(
         "latin-1"
     )
-    entry = build_completion(build_intent(1), tags={"t": forged, "u": MARK.decode("latin-1")})
+    entry = build_completion(build_intent(1), tags={"t": forged, "u": MAGIC.decode("latin-1")})
     record = frame_record(RecordKind.COMPLETION, 1, encode_entry(entry))
     path.write_bytes(record)
     assert read(path) == {entry.id: "ok"}

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.adapter_import import BLOCK, PEFT_FILES, _copy_checked, _enter_directory, copy_allowed
+from antiphon.weights.adapter_import import (
+    PEFT_FILES,
+    READ_BYTES,
+    _copy_checked,
+    _enter_directory,
+    copy_allowed,
+)
 
 
 def test_a_link_made_after_resolving_is_not_followed(tmp_path: Path) -> None:
@@ -76,9 +82,9 @@ def test_the_size_is_counted_as_it_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_not_copied_at_all(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     with (tmp_path / "a.gguf").open("wb") as file:
-        file.truncate(3 * BLOCK)
+        file.truncate(3 * READ_BYTES)
     with pytest.raises(ModelFileError, match="larger than"):
-        copy_allowed("a.gguf", [tmp_path], tmp_path / "ours", 2 * BLOCK)
+        copy_allowed("a.gguf", [tmp_path], tmp_path / "ours", 2 * READ_BYTES)
     assert sum(path.stat().st_size for path in (tmp_path / "ours").iterdir()) == 0
 
 

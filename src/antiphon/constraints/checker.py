@@ -133,7 +133,7 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of cached constraints and results."""
+        """The size of cached constraints and results in bytes."""
         return self._results.held_size
 
     def _require_small(self, constraint: Constraint) -> None:

@@ -345,8 +345,8 @@ class GenerationRequest(Value, frozen=True):
     """Parameters that an engine may leave out if it lacks them, by their names in errors."""
 
 
-WIDTH = 4
-"""Bytes of one number of a vector, which is a little-endian float32."""
+FLOAT_BYTES = 4
+"""The size in bytes of one number of a vector, a little-endian float32."""
 
 
 class Pooling(StrEnum):
@@ -397,12 +397,12 @@ class Embeddings(Struct, frozen=True):
 
     def __len__(self) -> int:
         """Number of vectors."""
-        return len(self.vectors) // (self.dimensions * WIDTH)
+        return len(self.vectors) // (self.dimensions * FLOAT_BYTES)
 
     def __iter__(self) -> Iterator[bytes]:
         """The vectors, one by one."""
-        width = self.dimensions * WIDTH
-        return (self.vectors[index : index + width] for index in range(0, len(self.vectors), width))
+        size = self.dimensions * FLOAT_BYTES
+        return (self.vectors[index : index + size] for index in range(0, len(self.vectors), size))
 
 
 class EmbedRequest(Struct, frozen=True):

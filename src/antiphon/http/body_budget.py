@@ -38,7 +38,7 @@ class BodyBudget:
 
 
 class BodyCounter:
-    """The bytes of one request's body."""
+    """Counts the bytes of one request's body."""
 
     __slots__ = ("_actor", "_budget", "_max_bytes", "byte_count")
 

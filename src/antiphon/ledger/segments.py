@@ -38,8 +38,8 @@ from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.values import replace
 from antiphon.telemetry.logs import record
 
-MARK = b"\xff\xa7L1"
-"""The first bytes of every record. The last digit increases when the format changes."""
+MAGIC = b"\xff\xa7L1"
+"""The magic number at the beginning of every record. The last digit increases when the format changes."""
 
 _HEAD = struct.Struct(">4sBII")
 _CHECK = struct.Struct(">I")
@@ -69,12 +69,12 @@ class SpoolRecord(NamedTuple):
     """The same number for both records of a generation. No other generation in the file has it."""
     payload: bytes
     size: int
-    """Bytes of the whole record."""
+    """The size of the whole record in bytes."""
 
 
 def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
     """Builds a record: the header with its checksum, and the payload."""
-    head = _HEAD.pack(MARK, kind, number, len(payload))
+    head = _HEAD.pack(MAGIC, kind, number, len(payload))
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
@@ -82,9 +82,9 @@ def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
     """Returns the record at an offset; None if there is no complete and undamaged record."""
     if len(data) - offset < HEADER_BYTES:
         return None
-    mark, kind, number, length = _HEAD.unpack_from(data, offset)
+    magic, kind, number, length = _HEAD.unpack_from(data, offset)
     begin = offset + HEADER_BYTES
-    if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
+    if magic != MAGIC or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
     (checksum,) = _CHECK.unpack_from(data, offset + _HEAD.size)
@@ -95,7 +95,7 @@ def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
 
 def find_record(data: bytes, offset: int) -> int | None:
     """Returns the offset of the first complete record at or after `offset`; None if there is none."""
-    while (offset := data.find(MARK, offset)) >= 0:
+    while (offset := data.find(MAGIC, offset)) >= 0:
         if parse_record(data, offset) is not None:
             return offset
         offset += 1
@@ -131,7 +131,7 @@ def decode_entry(payload: bytes) -> Entry | None:
 
 
 SEGMENT_SIZE = 1024 * 1024
-"""Bytes of a segment."""
+"""The size of a segment in bytes."""
 
 SUFFIX = ".seg"
 UNFINISHED = ".new"
@@ -267,8 +267,8 @@ def list_segments(directory: Path) -> list[Path]:
 
 INTENT = int(RecordKind.INTENT)
 
-CHUNK = 4 * (HEADER_BYTES + MAX_PAYLOAD)
-"""The bytes of one read. Several of the largest records fit."""
+READ_BYTES = 4 * (HEADER_BYTES + MAX_PAYLOAD)
+"""The most bytes of one read. Several of the largest records fit."""
 
 
 class SegmentReader:
@@ -312,7 +312,7 @@ class SegmentReader:
     def _read_chunk(self, entries: list[Entry]) -> bool:
         """Reads complete records from the position on. Appends the entries of completions. Returns whether
         there was a record."""
-        data = os.pread(self._descriptor, CHUNK, self._position)
+        data = os.pread(self._descriptor, READ_BYTES, self._position)
         offset = 0
         while (spool_record := parse_record(data, offset)) is not None:
             offset += spool_record.size

@@ -27,7 +27,7 @@ from antiphon.ledger.segments import (
 )
 from antiphon.telemetry.logs import record
 
-COMPLETION_EXTRA = 1024
+COMPLETION_EXTRA_BYTES = 1024
 """Bytes by which a completion can be longer than its intent, because it also has counts, times and names."""
 
 SPARE_FILES = 2
@@ -119,13 +119,13 @@ class Spool:
         """See `Ledger.begin`."""
         payload = encode_entry(intent)
         size = len(payload)
-        if size > (max_size := MAX_PAYLOAD - COMPLETION_EXTRA):
+        if size > (max_size := MAX_PAYLOAD - COMPLETION_EXTRA_BYTES):
             raise InvalidValue(
                 f"the ledger entry of this request takes {size} bytes, more than "
                 f"the allowed {max_size}: send fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
-        reserved = compute_record_size(size + COMPLETION_EXTRA)
+        reserved = compute_record_size(size + COMPLETION_EXTRA_BYTES)
         segment = self._pick_segment(compute_record_size(size) + reserved)
         try:
             number = segment.begin(payload, reserved)

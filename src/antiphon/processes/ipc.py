@@ -137,7 +137,7 @@ def from_line(line: bytes, cls: type[T]) -> T:
 
 Sent = TypeVar("Sent", bound=Frame)
 
-FULL_FRAME = 1024 * 1024
+FULL_FRAME_BYTES = 1024 * 1024
 """Bytes after which a frame is complete and the next one starts."""
 
 
@@ -234,7 +234,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         """Returns the waiting messages of the next frame, at least one."""
         messages: list[bytes] = []
         size = 0
-        while self._waiting and (not messages or size + len(self._waiting[0][0]) <= FULL_FRAME):
+        while self._waiting and (not messages or size + len(self._waiting[0][0]) <= FULL_FRAME_BYTES):
             encoded, owner = self._waiting.popleft()
             messages.append(encoded)
             size += len(encoded)

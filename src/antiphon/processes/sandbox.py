@@ -47,8 +47,8 @@ START_CPU = 2
 OPEN_FILES = 64
 """The most open files: enough to import the job's modules."""
 
-CHUNK = 65536
-
+READ_BYTES = 65536
+"""The most bytes of one read."""
 RETRY_AFTER = 5.0
 """The retry delay for callers in seconds, if the machine is too busy."""
 
@@ -184,7 +184,7 @@ async def _finish(process: "Process") -> int:
     """Ends the helper process, if it still runs, and returns its exit status."""
     kill(process)
     if process.stdout is not None:
-        while await process.stdout.read(CHUNK):  # unread output would keep the pipe open
+        while await process.stdout.read(READ_BYTES):  # unread output would keep the pipe open
             pass
     return await process.wait()
 
@@ -213,7 +213,7 @@ async def _send_job(process: "Process", job: bytes, limits: Limits) -> bytes:
 async def _read_bounded(stream: "StreamReader", max_bytes: int) -> bytes:
     """Reads a stream to its end. Raises JobStopped if it has more than `max_bytes` bytes."""
     output = bytearray()
-    while chunk := await stream.read(CHUNK):
+    while chunk := await stream.read(READ_BYTES):
         output += chunk
         if len(output) > max_bytes:
             raise JobStopped(Stop.OUTPUT, f"its output has more than {max_bytes} bytes")

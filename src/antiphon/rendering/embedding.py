@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.request import (
-    WIDTH,
+    FLOAT_BYTES,
     EmbeddingFacts,
     EmbeddingRequest,
     Embeddings,
@@ -57,7 +57,7 @@ class TokenizedTexts:
             async for event in events:
                 if isinstance(event, Vectors):
                     vector_parts.append(event.values)
-                    end_index = event.start + len(event.values) // (self._dimensions * WIDTH)
+                    end_index = event.start + len(event.values) // (self._dimensions * FLOAT_BYTES)
                     context.progress.embedded_tokens += sum(map(len, self._texts[event.start : end_index]))
         embeddings = Embeddings(b"".join(vector_parts), self._dimensions, self.size.prompt_tokens)
         if len(embeddings) != len(self._texts):

@@ -8,7 +8,7 @@ from array import array
 from contextlib import aclosing
 
 from antiphon.domain.models import Load
-from antiphon.domain.request import WIDTH, EmbedRequest, Vectors
+from antiphon.domain.request import FLOAT_BYTES, EmbedRequest, Vectors
 from antiphon.domain.values import Struct
 from antiphon.engines.base import (
     EmbeddingEngine,
@@ -65,7 +65,7 @@ class EmbeddingProbe(Struct):
                 require(event.start == len(vectors), "Vectors come in the order of the texts, none twice")
                 numbers = array("f", event.values)
                 require(
-                    numbers and len(event.values) % (WIDTH * self.dimensions) == 0,
+                    numbers and len(event.values) % (FLOAT_BYTES * self.dimensions) == 0,
                     "a Vectors event has one or more whole vectors with the dimensions of info",
                 )
                 vectors += [

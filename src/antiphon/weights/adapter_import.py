@@ -215,14 +215,15 @@ def _copy_file(source: Path, target: Path) -> None:
     except OSError as problem:
         raise ModelFileError(f"cannot read {source}: {os.strerror(problem.errno or 0)}") from None
     with input_file, target.open("wb") as output_file:
-        while block := input_file.read(BLOCK):
+        while block := input_file.read(READ_BYTES):
             output_file.write(block)
 
 
 PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 """The files that are copied from a directory."""
 
-BLOCK = 1 << 20
+READ_BYTES = 1 << 20
+"""The most bytes of one read."""
 
 
 def copy_allowed(
@@ -345,9 +346,9 @@ def _copy_checked(name: str, directory: int, target: Path, max_bytes: int, shown
 
 
 def _read_block(file: BinaryIO, shown_path: str) -> bytes:
-    """Reads the next bytes, at most BLOCK. Raises ModelFileError."""
+    """Reads the next bytes, at most READ_BYTES. Raises ModelFileError."""
     try:
-        return file.read(BLOCK)
+        return file.read(READ_BYTES)
     except OSError as problem:
         raise _build_read_error(shown_path, problem) from None
 

@@ -50,7 +50,7 @@ GGUF_SUFFIX, PEFT_SUFFIX = ".gguf", ".safetensors"
 COPIES = 6
 """Memory for the conversion to float32, in multiples of the adapter's size."""
 
-OWN_MEMORY = 1 << 30
+INTERPRETER_BYTES = 1 << 30
 """Bytes of address space for the interpreter and numpy."""
 
 GROWTH = 4
@@ -111,8 +111,10 @@ class AdapterStore(Struct, frozen=True):
 
     def _build_limits(self, base: str) -> Limits:
         """Returns the limits of the import job."""
-        memory_bytes = OWN_MEMORY + COPIES * self.max_file_bytes + _count_mapped_bytes(base)
-        return Limits(SECONDS, 2 * SECONDS, memory_bytes, writes=GROWTH * self.max_file_bytes + OWN_MEMORY)
+        memory_bytes = INTERPRETER_BYTES + COPIES * self.max_file_bytes + _count_mapped_bytes(base)
+        return Limits(
+            SECONDS, 2 * SECONDS, memory_bytes, writes=GROWTH * self.max_file_bytes + INTERPRETER_BYTES
+        )
 
     def _store(self, staging: Path, result: object) -> Adapter:
         """Moves the checked file from the job's directory into the registry. Raises EngineError."""

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama.placement import (
-    RESERVE,
+    RESERVED_BYTES,
     Device,
     LayerPlacement,
     choose_devices,
@@ -21,7 +21,7 @@ NEEDS = (100 * MB,) * 10 + (300 * MB,)
 
 def device(name: str, room: int, *, integrated: bool = False) -> Device:
     """A device whose memory has this much room beside the reserve."""
-    return Device(name, f"product of {name}", RESERVE + room * MB, 8000 * MB, integrated)
+    return Device(name, f"product of {name}", RESERVED_BYTES + room * MB, 8000 * MB, integrated)
 
 
 def place(*devices: Device, layers: int | None = None, split: tuple[float, ...] = ()) -> tuple[int, ...]:

@@ -112,7 +112,7 @@ def _read_into_cache(path: Path) -> None:
         pass  # the decode thread reports the error
 
 
-TOKENIZER_STACK = 64 * 1024 * 1024
+TOKENIZER_STACK_BYTES = 64 * 1024 * 1024
 """Bytes of stack of a tokenizing thread. Some of llama.cpp's pre-tokenizers recurse, and longer texts need
 deeper recursion. Only the used part of the stack takes memory."""
 
@@ -130,7 +130,7 @@ WorkLoop = DecodeLoop | EmbeddingLoop
 @contextmanager
 def use_deep_stack() -> Iterator[None]:
     """Gives threads that start inside this context a large stack."""
-    before = threading.stack_size(TOKENIZER_STACK)
+    before = threading.stack_size(TOKENIZER_STACK_BYTES)
     try:
         yield
     finally:

@@ -333,9 +333,9 @@ MAX_EVENT = 16 << 20
 """The most bytes of one event. An event with tokens is never larger."""
 
 
-LARGE_EVENT = 65_536
-"""Bytes of an incomplete event above which its further parts are collected in a list, and joined only
-once."""
+LARGE_EVENT_BYTES = 65_536
+"""The size in bytes of an incomplete event above which its further parts are collected in a list, and joined
+only once."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The byte order mark that may begin a stream."""
@@ -356,7 +356,7 @@ class EventSplitter:
         """Returns the events that these bytes complete. An event that is too large raises ValueError once the
         events before it are returned."""
         self._require_size(len(self._incomplete))
-        if len(self._incomplete) > LARGE_EVENT and b"\n" not in data and b"\r" not in data:
+        if len(self._incomplete) > LARGE_EVENT_BYTES and b"\n" not in data and b"\r" not in data:
             return self._collect_part(data)
         if self._parts:
             data = b"".join((*self._parts, data))

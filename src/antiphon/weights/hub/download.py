@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BLOCK = 1 << 20
-"""Bytes per read when a file is checked."""
+READ_BYTES = 1 << 20
+"""The most bytes of one read when a file is checked."""
 
 ANSWER_S = 4.0
 """Seconds in which the hub must answer, including the DNS lookup. HF_HUB_ETAG_TIMEOUT overrides it."""
@@ -415,7 +415,7 @@ def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int],
         digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     done_bytes = 0
     with path.open("rb") as file:
-        while chunk := file.read(BLOCK):
+        while chunk := file.read(READ_BYTES):
             digest.update(chunk)
             done_bytes += len(chunk)
             on_progress(done_bytes)

@@ -27,7 +27,7 @@ ALLOCATION = re.compile(r"allocat|out of memory|OutOfDeviceMemory", re.IGNORECAS
 """Words with which the library and its drivers report that an allocation failed."""
 
 PIECE_BYTES = 256
-"""The bytes of the first buffer for a piece. A longer piece is read again with a larger buffer."""
+"""The size in bytes of the first buffer for a piece. A longer piece is read again with a larger buffer."""
 
 
 PlacementArrays = tuple["ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_float]"]

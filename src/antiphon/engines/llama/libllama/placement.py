@@ -18,8 +18,9 @@ from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama.library import GgmlParams, Library
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
-RESERVE = 512 * 1024 * 1024
-"""Bytes of each device that stay free of weights and cells, for the buffers of a step and of the driver."""
+RESERVED_BYTES = 512 * 1024 * 1024
+"""The number of bytes of each device that stay free of weights and cells, for the buffers of a step and of
+the driver."""
 
 REDUCTION = 8
 """If the library cannot allocate a placement, one eighth of the layers on devices move back to the
@@ -136,7 +137,7 @@ def place_layers(
         counts = find_largest_counts(layer_bytes, devices, spec.tensor_split)
         return LayerPlacement(layers, tuple(devices), counts)
     requested = min(spec.gpu_layers, layers)
-    for reserve in (RESERVE, 0):
+    for reserve in (RESERVED_BYTES, 0):
         reserved_counts = count_device_layers(requested, layer_bytes, devices, spec.tensor_split, reserve)
         if reserved_counts is not None:
             return LayerPlacement(layers, tuple(devices), reserved_counts)
@@ -187,7 +188,7 @@ def find_largest_counts(
     """Returns the number of layers on each device, with as many layers on devices as fit beside the
     reserve."""
     for count in range(len(layer_bytes), 0, -1):
-        counts = count_device_layers(count, layer_bytes, devices, split, RESERVE)
+        counts = count_device_layers(count, layer_bytes, devices, split, RESERVED_BYTES)
         if counts is not None:
             return counts
     return (0,) * len(devices)
@@ -297,8 +298,9 @@ def _read_memory(call: ctypes.CDLL, pointer: int) -> tuple[int, int]:
 BYTE = 24
 """ggml_type of numbers of one byte."""
 
-TENSOR_ROOM = 4096
-"""Bytes of room for the description of one tensor. A description takes some hundred bytes."""
+TENSOR_DESCRIPTION_BYTES = 4096
+"""The size in bytes of the buffer for the description of one tensor. A description takes some hundred
+bytes."""
 
 
 def can_compute_with(library: Library, device: Device, size: int) -> bool:
@@ -306,7 +308,7 @@ def can_compute_with(library: Library, device: Device, size: int) -> bool:
     are much smaller than the device's memory. With a larger tensor, the library would end the process at the
     first step."""
     call = library.call
-    context = call.ggml_init(GgmlParams(TENSOR_ROOM, None, True))
+    context = call.ggml_init(GgmlParams(TENSOR_DESCRIPTION_BYTES, None, True))
     try:
         tensor = call.ggml_new_tensor_1d(context, BYTE, size)
         pointer = call.ggml_backend_dev_by_name(device.name.encode())
