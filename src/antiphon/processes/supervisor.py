@@ -48,6 +48,10 @@ from antiphon.telemetry.logs import record
 BACKLOG = 2048
 """The most connections that wait to be accepted, also while an HTTP process restarts."""
 
+RESTART_SIGNAL = signal.SIGUSR2
+"""Replaces the HTTP processes one after the other: a rolling restart. The supervisor ends each old process
+with RETIRE_SIGNAL of `workers`, which has the same number."""
+
 RELOAD_SIGNAL = signal.SIGUSR1
 """Loads the settings again. SIGHUP ends the server, because terminals send it to end a program. SIGUSR1
 exists on every platform, unlike real-time signals."""
@@ -97,7 +101,7 @@ def supervise(
     Returns the exit status. Raises a StartupError if the server cannot start or cannot continue.
     """
     _disable_core_dumps()
-    for signal_number in (RETIRE_SIGNAL, RELOAD_SIGNAL):
+    for signal_number in (RESTART_SIGNAL, RELOAD_SIGNAL):
         signal.signal(signal_number, signal.SIG_IGN)  # until there are HTTP processes
     if settings.engine.user is not None:
         find_other_user(settings.engine.user)  # raises an error before any process is started
@@ -274,12 +278,12 @@ class _Supervisor:
             self._fail(error)
 
     def _watch_signals(self) -> None:
-        """Handles the signals that end the server or replace its HTTP processes."""
+        """Installs the handlers of the signals that end the server or replace its HTTP processes."""
         loop = asyncio.get_running_loop()
         for signal_number in STOP_SIGNALS:
             if signal.getsignal(signal_number) is not signal.SIG_IGN:  # nohup makes programs ignore SIGHUP
                 loop.add_signal_handler(signal_number, self._request_stop)
-        loop.add_signal_handler(RETIRE_SIGNAL, self._workers.replace)
+        loop.add_signal_handler(RESTART_SIGNAL, self._workers.replace)
 
     async def _announce_ready(self, on_serving: Callable[[ServingInfo], None], reloads: Reloads) -> None:
         """Waits until every process is ready, then reports the server's address and engines. From then on,
