@@ -87,7 +87,9 @@ def test_nothing_ends_before_the_reasoning_does():
 @pytest.mark.parametrize("budget", [0, 1, 5])
 def test_after_its_budget_the_reasoning_is_closed(budget):
     for frame in (TOKEN_MARK, INSIDE):
-        made = followed(Prelude((frame,), budget=budget, never="</think>" if frame is INSIDE else ""))
+        made = followed(
+            Prelude((frame,), budget=budget, forbidden_text="</think>" if frame is INSIDE else "")
+        )
         before = [OPEN] if frame is TOKEN_MARK else []
         close = CLOSE if frame is TOKEN_MARK else THINK
         matcher = made()
@@ -98,7 +100,7 @@ def test_after_its_budget_the_reasoning_is_closed(budget):
 
 
 def test_a_mark_that_is_one_token_is_spelt_by_nothing_else():
-    made = followed(Prelude((INSIDE,), budget=100, never="</think>"))
+    made = followed(Prelude((INSIDE,), budget=100, forbidden_text="</think>"))
     assert takes(made(), spelt("a </thin"))
     assert not takes(made(), spelt("a </think>"))
 
@@ -127,6 +129,6 @@ def test_a_constraint_is_tried_without_what_stands_before_it():
 
 def test_a_prelude_is_read_back_as_it_was_written():
     prelude = Prelude(
-        (TEXT_MARK, TOKEN_MARK), optional=True, budget=7, never="</think>", answer=(CHANNEL, "final")
+        (TEXT_MARK, TOKEN_MARK), optional=True, budget=7, forbidden_text="</think>", answer=(CHANNEL, "final")
     )
     assert load_prelude(prelude.dump()) == prelude

@@ -272,7 +272,7 @@ async def test_a_constraint_names_control_token_marks_by_id():
     prelude = load_prelude(speaker._engine.constraints[-1].prelude)
     (frame,) = prelude.frames
     assert (frame.open, frame.close) == ((ids["[THINK]"],), (ids["[/THINK]"],))
-    assert (prelude.budget, prelude.never) == (3, "[/THINK]")
+    assert (prelude.budget, prelude.forbidden_text) == (3, "[/THINK]")
 
 
 # --- the budget ---------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ async def test_a_budget_reaches_the_engine_with_any_constraint():
         (frame,) = prelude.frames
         ids = [engine.table.pieces.index(mark) for mark in (b"<think>", b"</think>")]
         assert (frame.open, frame.close) == ((ids[0],), (ids[1], "\n\n"))
-        assert (prelude.budget, prelude.never) == (7, "</think>")
+        assert (prelude.budget, prelude.forbidden_text) == (7, "</think>")
     speaker, engine = made("Four.", SWITCHED_OFF, words=SINGLE)
     await answer(speaker, asking(Reasoning(budget=7)))
     assert engine.constraints == [None]

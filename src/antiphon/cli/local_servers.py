@@ -42,6 +42,7 @@ REPORT_CHARACTERS = 1_500
 
 RESTART_SIGNAL, RELOAD_SIGNAL = signal.SIGUSR2, signal.SIGUSR1
 """The signals of a rolling restart and of a reload. `processes.supervisor` handles them."""
+
 RESTART_TIMEOUT_S = 90.0
 """Seconds for each process. The server waits 60 s until a new process is ready."""
 

@@ -218,7 +218,9 @@ def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Pre
         yield f"{name}: {opening_marks} {text_rule} {format_mark(closing_mark)} {format_marks(further_marks)}"
         yield f"{text_rule}{limit}: {terminal}"
         # The closing mark is one token. The text must not contain the same characters as other tokens.
-        exclusion = f" & ~/(.|\n)*{escape_literal(prelude.never)}(.|\n)*/" if prelude.never else ""
+        exclusion = (
+            f" & ~/(.|\n)*{escape_literal(prelude.forbidden_text)}(.|\n)*/" if prelude.forbidden_text else ""
+        )
         yield f"{terminal}: {ANYTHING}{exclusion}"
         return
     # `lazy` matches the shortest text that ends with the mark.

@@ -96,8 +96,8 @@ class Prelude(Struct, frozen=True):
     budget: int | None = None
     """The most tokens of the text in a frame. After them the frame must be closed. The budget applies only to
     frames that are closed by one token."""
-    never: str = ""
-    """The characters of the closing token. No text in a frame may contain them."""
+    forbidden_text: str = ""
+    """The characters of the closing token, which no text in a frame may contain."""
     answer: Marks = ()
     """The marks before the constrained part."""
 

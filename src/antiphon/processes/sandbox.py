@@ -49,6 +49,7 @@ OPEN_FILES = 64
 
 READ_BYTES = 65536
 """The most bytes of one read."""
+
 RETRY_AFTER = 5.0
 """The retry delay for callers in seconds, if the machine is too busy."""
 

@@ -87,7 +87,8 @@ def constrain_prompt(
 def constrain_answer(
     constraint: Constraint | None, prompt: Prompt, begin: ReasoningPosition | None, model_info: ModelInfo
 ) -> Constraint | None:
-    """Returns the constraint of a choice. It applies to the answer, after the reasoning."""
+    """Extends the constraint by the reasoning that comes before the answer. Makes one if only a budget is
+    set. Raises UnsupportedParameter for a budget that cannot end the reasoning."""
     template = model_info.template
     if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
@@ -96,21 +97,21 @@ def constrain_answer(
         return constraint
     if notation.channels:
         return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
-    field = prompt.reasoning.terms.budget
+    budget_field = prompt.reasoning.terms.budget
     token_ids = {**model_info.find_single_tokens(notation.marks), **model_info.controls}
     if budget is not None and notation.close not in token_ids:
         raise UnsupportedParameter(
-            f"{field} is not supported: this model writes the end of its reasoning in several tokens, so no "
-            "budget can end it; leave it out",
-            param=field,
+            f"{budget_field} is not supported: this model writes the end of its reasoning in several tokens, "
+            "so no budget can end it; leave it out",
+            param=budget_field,
         )
     prelude = Prelude(
         frames=(_build_text_frame(notation, begin, token_ids),),
         optional=begin is ReasoningPosition.BEFORE,
         budget=budget,
-        never=notation.close if notation.close in token_ids else "",
+        forbidden_text=notation.close if notation.close in token_ids else "",
     )
-    answer_constraint = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
+    answer_constraint = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=budget_field)
     return replace(answer_constraint, prelude=prelude.dump())
 
 
@@ -126,7 +127,7 @@ def _constrain_channels(
     constraint: Constraint | None, call_notation: CallNotation, reasoning: Reasoning, model_info: ModelInfo
 ) -> Constraint | None:
     """Builds the constraint for a model with channels. The grammar of calls already contains the channels."""
-    budget, field = reasoning.budget, reasoning.terms.budget
+    budget, budget_field = reasoning.budget, reasoning.terms.budget
     reasoning_frame, *other_frames = (
         frame.with_ids(model_info.controls) for frame in call_notation.channels if frame.close is not None
     )
@@ -143,7 +144,7 @@ def _constrain_channels(
         group = groups.CallGroup(
             groups.TextAround.TEXT_ALONE, final_frame.open, (), (), frames=(*other_frames, final_frame)
         )
-        constraint, has_calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
+        constraint, has_calls = Constraint(ConstraintKind.CALLS, group.dump(), field=budget_field), True
     elif has_calls:
         group = groups.load_group(constraint.source)
         frames = tuple(frame for frame in group.frames if frame.open != reasoning_frame.open)
