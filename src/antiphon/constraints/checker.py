@@ -31,7 +31,7 @@ from antiphon.errors import (
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_killed
 from antiphon.telemetry.logs import record
 
-HEADER = 4
+HEADER_BYTES = 4
 """The bytes of the length before each frame."""
 
 TRIALS = 2

@@ -39,7 +39,7 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
     """Returns the grammar of a constraint. Raises an AntiphonError if the grammar does not compile or gives
     no masks."""
     grammar, parts = build_grammar(constraint), list_parts(constraint)
-    _require_distinct_calls(constraint, vocabulary)
+    _require_format_unlike_calls(constraint, vocabulary)
     try:
         require_compiles(grammar, vocabulary, constraint.field)
     except InvalidValue:
@@ -54,7 +54,7 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
     return grammar
 
 
-def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
+def _require_format_unlike_calls(constraint: Constraint, vocabulary: CompilerVocabulary) -> None:
     """Raises UnsupportedParameter if the format of an answer without calls allows a text that begins like a
     call."""
     if (answer_format := find_answer_format(constraint)) is None:

@@ -237,7 +237,7 @@ class KeyGuard:
 
     def find_risky_tokens(self, mask: bytes) -> list[int]:
         """Returns the allowed tokens after which the open key begins like an existing key, or an object needs
-        another key."""
+        another key. Such a token can lead to a dead end, because perhaps only existing keys are possible."""
         tokens = list[int]()
         for state in self._text_state.states:
             if state.mode is not JsonMode.KEY:

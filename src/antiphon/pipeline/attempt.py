@@ -46,7 +46,7 @@ from antiphon.pipeline.routing import (
     find_affinity,
     has_retry_after,
     is_full,
-    request_loads,
+    load_parked_engines,
 )
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class RouteSearch:
         route = choose_route(model, skipped, clock, affinity)
         if route is not None:
             if len(model.routes) > 1:
-                request_loads(model, route)
+                load_parked_engines(model, route)
             return route
         route = choose_resting(model, skipped, clock.monotonic()) or choose_unready(model, skipped)
         if route is None and not self._restarting:

@@ -86,8 +86,8 @@ LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
 """The states of an engine that is loaded on request, before it is ready."""
 
 
-def request_loads(model: Model, chosen: ModelRoute) -> None:
-    """Requests the load of parked engines whose order is not higher than that of the chosen route."""
+def load_parked_engines(model: Model, chosen: ModelRoute) -> None:
+    """Asks for the load of each parked engine whose route has at most the order of the chosen route."""
     for route in model.routes:
         engine = route.engine
         if (

@@ -41,7 +41,7 @@ from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
 from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
-from antiphon.processes.workers import MARGIN, RETIRE_SIGNAL, Workers
+from antiphon.processes.workers import MARGIN, Workers
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
 

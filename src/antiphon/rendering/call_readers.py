@@ -449,7 +449,7 @@ class ObjectReader:
         self._buffer = self._buffer[count:]
 
     def _end_group(self) -> None:
-        """Ends a group. Shows the rest of the group that was no call as text."""
+        """Ends a group. If text remains that belongs to no call, shows it as text."""
         raw, self._group_text = self._group_text, ""
         self._is_in_group, self._call = False, None
         if raw.strip(SEPARATORS):

@@ -115,8 +115,8 @@ CountWord = Callable[[QueryWord], int]
 """Returns approximately how many chunks of the table contain a word."""
 
 FREQUENT_SHARE = 5
-"""A word that is in more than one of this many chunks is left out of a query. The index would score every
-chunk with the word, and a frequent word says little about a chunk."""
+"""A word that is in more than 1/FREQUENT_SHARE of the chunks is left out of a query, unless all its words
+are. The index would score every chunk with the word, and a frequent word says little about a chunk."""
 
 FREQUENT_FROM = 5000
 """FREQUENT_SHARE applies to tables with at least this many chunks. In a tiny table every word is frequent."""
@@ -133,7 +133,7 @@ WEIGHED_FROM = 50
 
 SCORED_SHARE = 10
 MOST_SCORED = 50_000
-"""Words of a query are searched, the rarest first, until they occur in one of SCORED_SHARE chunks or in
+"""Words of a query are searched, the rarest first, until they occur in 1/SCORED_SHARE of the chunks or in
 MOST_SCORED chunks. This limits the work of a search in a large table."""
 
 FEWEST_SCORED_WORDS = 3
@@ -183,8 +183,8 @@ def choose_rare_words(counted_words: Sequence[tuple[int, QueryWord]], chunk_coun
     scored_chunks = 0
     for word_count, word in counted_words:
         scored_chunks += word_count
-        has_enough = len(chosen_words) >= FEWEST_SCORED_WORDS and scored_chunks > max_scored_chunks
-        if chosen_words and (has_enough or word_count * FREQUENT_SHARE > chunk_count):
+        exceeds_limit = len(chosen_words) >= FEWEST_SCORED_WORDS and scored_chunks > max_scored_chunks
+        if chosen_words and (exceeds_limit or word_count * FREQUENT_SHARE > chunk_count):
             break
         chosen_words.append(word)
     return chosen_words

@@ -90,8 +90,9 @@ class JsonRedactor:
         self._kinds = kinds
         self._characters_left = max_length
 
-    def redact_value(self, value: object, depth: int) -> object:
-        """Returns the redacted value. `depth` is the number of nested levels that are still allowed."""
+    def redact_value(self, value: object, levels_left: int) -> object:
+        """Returns the redacted value. `levels_left`: the number of nested levels that are still allowed."""
+        # Each value gives at least one character of the result. So many numbers use up the limit too.
         self._characters_left -= 1
         if self._characters_left < 0:
             return CUT_MARK
@@ -99,12 +100,13 @@ class JsonRedactor:
             return self._redact_text(value)
         if not isinstance(value, dict | list):
             return value
-        if depth == 0:
+        if levels_left == 0:
             return "[too deep]"
         if isinstance(value, list):
-            return [self.redact_value(item, depth - 1) for item in value]
+            return [self.redact_value(item, levels_left - 1) for item in value]
         return {
-            self._redact_text(str(name)): self.redact_value(item, depth - 1) for name, item in value.items()
+            self._redact_text(str(name)): self.redact_value(item, levels_left - 1)
+            for name, item in value.items()
         }
 
     def _redact_text(self, text: str) -> str:

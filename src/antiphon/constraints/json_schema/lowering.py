@@ -140,7 +140,7 @@ class _Lowering:
 
     def _lower_schema(self, schema: Json, budget: _AlternativeBudget) -> Schema:
         """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
-        schemas or alternatives."""
+        schemas or optional properties."""
         self._written_count += 1
         if self._written_count > MAX_WRITTEN:
             raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)

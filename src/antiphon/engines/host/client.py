@@ -127,8 +127,8 @@ class HostTokenEngine:
         self._is_connected_or_failed = asyncio.Event()
         """Set while there is a connection, and for ever once `_final_error` is set."""
         self.generation = 0
-        """The number of connections so far. Facts about the host's model are valid only as long as this
-        number."""
+        """The number of connections so far. Facts about the host's model are valid only while this
+        number stays the same."""
 
     # --- state ----------------------------------------------------------------------------------------------
 

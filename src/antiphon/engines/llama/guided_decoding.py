@@ -65,8 +65,8 @@ class GuidedSequences:
         return not sequence.guide.is_settled and sequence.computed == len(sequence.tokens) - 1
 
     def find_failures(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
-        """Lists the sequences whose constraint has failed or is too slow, each with the error. An error that
-        the constraint causes names the caller's field."""
+        """Lists the sequences whose constraint has failed or is too slow, each with the error. If the
+        constraint is to blame, the error names the request field that contains it."""
         failures: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
@@ -136,6 +136,7 @@ class GuidedSequences:
 
 
 def _get_field(sequence: TokenSequence) -> str | None:
-    """Returns the caller's name for the sequence's constraint; None without a constraint."""
+    """Returns the name of the request field that contains the sequence's constraint; None without a
+    constraint."""
     constraint = sequence.request.constraint
     return None if constraint is None else constraint.field

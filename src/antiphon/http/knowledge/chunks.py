@@ -15,7 +15,7 @@ from antiphon.http.knowledge.tables import (
     Removed,
     build_context,
     declare_endpoint,
-    read_page,
+    read_paging,
     to_seconds,
 )
 from antiphon.retrieval.base import (
@@ -185,7 +185,7 @@ def declare_chunks() -> tuple[Endpoint, ...]:
 
 async def list_chunks(request: Request, services: Services) -> Answer:
     """Lists chunks of one document, or of all."""
-    offset, limit, query = read_page(request, "document", "vectors")
+    offset, limit, query = read_paging(request, "document", "vectors")
     if (vectors_text := query.get("vectors", "false")) not in ("true", "false"):
         raise InvalidValue("vectors must be true or false", param="vectors")
     with_vectors = vectors_text == "true"

@@ -17,7 +17,7 @@ from antiphon.http.knowledge.tables import (
     Removed,
     build_context,
     declare_endpoint,
-    read_page,
+    read_paging,
     to_seconds,
 )
 from antiphon.retrieval.base import (
@@ -157,7 +157,7 @@ def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
 
 async def list_documents(request: Request, services: Services) -> Answer:
     """Lists documents, the latest first."""
-    offset, limit, _ = read_page(request)
+    offset, limit, _ = read_paging(request)
     table = request.path_params["table"]
     page = await services.knowledge.list_documents(request.actor, table, offset, limit)
     cards = [build_document_card(table, info) for info in page.items]
@@ -201,7 +201,7 @@ async def show_document(request: Request, services: Services) -> Answer:
 
 
 async def import_document(request: Request, services: Services) -> Answer:
-    """Adds chunks of a document, which keeps its id."""
+    """Adds a part of an exported document, under the id that it had in the exported table."""
     table, document = request.path_params["table"], request.path_params["document"]
     part = decode_request(request.body, DocumentImport).to_part(document)
     info = await services.knowledge.import_part(table, part, build_context(request, services, DOCUMENT))

@@ -80,7 +80,7 @@ def build_context(request: Request, services: Services, path: str) -> Context:
     return services.build_context(request, Origin("antiphon", path))
 
 
-def read_page(request: Request, *allowed: str) -> tuple[int, int, dict[str, str]]:
+def read_paging(request: Request, *allowed: str) -> tuple[int, int, dict[str, str]]:
     """Returns the offset, the limit and the whole query. Raises UnknownParameter and InvalidValue."""
     query = read_query(request, "limit", "offset", *allowed)
     limit = _read_number(query, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)

@@ -113,24 +113,25 @@ class SharedLimiter:
     # --- Limiter --------------------------------------------------------------------------------------------
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        applied = tuple(limits)
-        if self.local is not None and self.local.is_seeded(applied):
-            statuses = self.local.reserve_seeded(claim, applied, amounts)
+        limit_tuple = tuple(limits)
+        if self.local is not None and self.local.is_seeded(limit_tuple):
+            statuses = self.local.reserve_seeded(claim, limit_tuple, amounts)
         else:
             try:
-                statuses = await self._ask(lambda call: Reserve(call, claim, applied, amounts))
+                statuses = await self._ask(lambda call: Reserve(call, claim, limit_tuple, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
                 self._caller.send(Settle(claim, NOTHING))  # the coordinator can have reserved it
                 raise
-        self._claims[claim] = Claim(applied, amounts)
+        self._claims[claim] = Claim(limit_tuple, amounts)
         return statuses
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        applied = tuple(limits)
+        limit_tuple = tuple(limits)
         if self.local is not None:
-            statuses = self.local.extend_seeded(claim, applied, amounts)
+            # An open claim has its counters.
+            statuses = self.local.extend_seeded(claim, limit_tuple, amounts)
         else:
-            statuses = await self._ask(lambda call: Extend(call, claim, applied, amounts))
+            statuses = await self._ask(lambda call: Extend(call, claim, limit_tuple, amounts))
         if (open_claim := self._claims.get(claim)) is not None:
             open_claim.add(amounts)
         return statuses
@@ -150,8 +151,8 @@ class SharedLimiter:
             self._ended_claims.popleft()
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        applied = tuple(limits)
-        return await self._ask(lambda call: AskLimits(call, applied))
+        limit_tuple = tuple(limits)
+        return await self._ask(lambda call: AskLimits(call, limit_tuple))
 
     async def aclose(self) -> None:
         """Does nothing: the connection belongs to the caller."""

@@ -102,7 +102,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     if kind not in KINDS:
         raise ModelFileError(f"an encoder is written as {' or '.join(KINDS)}, not as {kind}")
     config = read_json(source / "config.json")
-    _require_modules(source)
+    _require_supported_modules(source)
     for key, supported in SUPPORTED_VALUES.items():
         if config.get(key) not in supported:
             raise ModelFileError(
@@ -224,7 +224,7 @@ def read_max_tokens(source: Path) -> int | None:
     return longest
 
 
-def _require_modules(source: Path) -> None:
+def _require_supported_modules(source: Path) -> None:
     """Raises ModelFileError for a module of sentence-transformers that GGUF does not support."""
     if not (source / "modules.json").is_file():
         return

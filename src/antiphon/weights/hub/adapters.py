@@ -15,7 +15,7 @@ from antiphon.domain.models import DeploymentRequest, FetchedAdapter
 from antiphon.domain.values import Struct
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_job
-from antiphon.weights.adapter_store import OWN_MEMORY, create_staging_directory
+from antiphon.weights.adapter_store import INTERPRETER_BYTES, create_staging_directory
 from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
 FETCH_JOB = "antiphon.weights.hub.download:fetch_job"
@@ -119,7 +119,7 @@ class HubAdapters(Struct, frozen=True):
         return Limits(
             FETCH_SECONDS + self.max_file_bytes * SECONDS_PER_BYTE,
             TIME_LIMIT_S,
-            OWN_MEMORY,
+            INTERPRETER_BYTES,
             writes=self.max_file_bytes,
         )
 
