@@ -123,7 +123,7 @@ class ExactVectors:
         halves = read_halves(b"".join(row.value for row in rows)).reshape(-1, self._dimensions)
         state = _grow(self._state, len(rows), axis=0)
         state.values[state.size : state.size + len(rows)] = decode_halves(halves)
-        self._state = _append_ids(state, rows)
+        self._state = _commit_rows(state, rows)
 
     def remove(self, ids: Sequence[int]) -> None:
         self._state = _remove_ids(self._state, ids, axis=0)
@@ -167,7 +167,7 @@ class CodedVectors:
         state.values[:, state.size : state.size + len(rows)] = self._pack_signs(halves < SIGN).T
         if self.keeps_halves:
             state.halves[state.size : state.size + len(rows)] = halves
-        self._state = _append_ids(state, rows)
+        self._state = _commit_rows(state, rows)
 
     def remove(self, ids: Sequence[int]) -> None:
         self._state = _remove_ids(self._state, ids, axis=1)
@@ -277,8 +277,9 @@ def _copy_state(state: _RowState[S], row_numbers: RowNumbers, capacity: int, axi
     return _RowState(size, ids, documents, is_alive, values, halves)
 
 
-def _append_ids(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
-    """Adds the ids of rows whose vectors are already written, and returns the new state."""
+def _commit_rows(state: _RowState[S], rows: Sequence[VectorRow]) -> _RowState[S]:
+    """Writes the ids, documents and alive flags of rows whose vectors are already written. Returns the state
+    with these rows."""
     size = state.size + len(rows)
     state.ids[state.size : size] = [row.id for row in rows]
     state.documents[state.size : size] = [row.document for row in rows]
