@@ -88,7 +88,7 @@ def test_only_a_committed_change_increments_the_revision(rules, tenancy):
     for failing in (lambda: rules.add_limit(MINUTE, BY), lambda: rules.remove_limit("none", BY)):
         with pytest.raises((Conflict, NotFound)):
             failing()
-    tenancy.set_mark("pepper", "it")
+    tenancy.create_mark("pepper", "it")
     assert tenancy.load_directory().revision == tenancy.load_revision() == before + 2
 
 

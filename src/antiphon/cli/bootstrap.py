@@ -123,7 +123,7 @@ def _require_mark(tenancy: TenancyStore, pepper: Pepper, mark: str | None) -> No
     """
     if mark is None:
         try:
-            tenancy.set_mark(MARK_NAME, pepper.mark)
+            tenancy.create_mark(MARK_NAME, pepper.mark)
         except Conflict:  # another node was first
             mark = tenancy.load_mark(MARK_NAME)
     if mark is not None and mark != pepper.mark:

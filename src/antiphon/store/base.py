@@ -117,11 +117,11 @@ class TenancyStore(Protocol):
         """Writes an audit entry that counts the removed knowledge tables of a project."""
 
     def load_mark(self, name: str) -> str | None:
-        """Returns the value of a mark; None if it is not set. A mark is a short text about the whole
+        """Returns the value of a mark; None if there is none of that name. A mark is a property of the whole
         database, such as the pepper's digest."""
 
-    def set_mark(self, name: str, value: str) -> None:
-        """Sets a mark. Raises Conflict if the mark is set already."""
+    def create_mark(self, name: str, value: str) -> None:
+        """Creates a mark. Raises Conflict if there is one of that name."""
 
     def close(self) -> None: ...
 

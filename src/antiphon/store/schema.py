@@ -87,6 +87,7 @@ marks = Table(
     Column("name", String(64), primary_key=True),
     Column("value", Text, nullable=False),
 )
+"""Properties of the whole database, such as the digest of the pepper."""
 
 audit = Table(
     "audit",

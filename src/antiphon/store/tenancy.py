@@ -1,4 +1,7 @@
-"""Projects, users, memberships, keys, limits, prices and budget warnings in a database."""
+"""Projects, users, memberships, keys, limits, prices, budget warnings and marks in a database.
+
+A mark is a property of the whole database, such as the digest of the pepper.
+"""
 
 import json
 import logging
@@ -182,7 +185,7 @@ class SqlTenancy:
         with self._database.reading() as connection:
             return connection.execute(query).scalar()
 
-    def set_mark(self, name: str, value: str) -> None:
+    def create_mark(self, name: str, value: str) -> None:
         try:
             with self._database.writing() as connection:
                 connection.execute(schema.marks.insert(), {"name": name, "value": value})
