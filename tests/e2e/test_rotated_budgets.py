@@ -1,5 +1,5 @@
 """A rotated key gets no fresh budget: it and its successor use up one, however limits are counted, and after
-a restart too."""
+a restart too. tests/e2e/test_workers.py asks the same of servers that it has."""
 
 from pathlib import Path
 
@@ -27,11 +27,11 @@ def found(cards: object) -> list[dict[str, object]]:
     return cards
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "counted",
-    ["coordinator", *(pytest.param(each, marks=pytest.mark.soak) for each in ("local", "redis"))],
+    ["coordinator", "local", "redis"],
 )
 def test_a_key_and_its_successors_use_up_one_budget(
     counted: str, redis_server: Redis, tmp_path: Path

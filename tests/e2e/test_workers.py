@@ -63,6 +63,24 @@ class Operator:
         id_: str = made.json()["id"]
         return id_
 
+    def rotate(self, key: str) -> tuple[str, str]:
+        """The successor of a key, beside which the key stays valid: its id and its secret."""
+        made = self.client.post(f"{KEYS}/{key}/rotate", json={"overlap": 3_600}).json()
+        assert [each["target"] for each in made["limits"]] == [made["id"]]
+        return made["id"], made["secret"]
+
+    def use_up_rotated(self) -> tuple[str, list[str]]:
+        """The id of a key that was rotated twice, and the secrets of all three. The first has five requests a
+        day. Two come before the first rotation, and one of each key after the last, which use them up."""
+        id_, first = self.key()
+        self.limit(id_, "requests", 5, "day")
+        assert [ask(self.server, first) for _ in range(2)] == [200, 200]
+        id_, second = self.rotate(id_)
+        id_, third = self.rotate(id_)
+        secrets = [first, second, third]
+        assert [ask(self.server, each) for each in secrets] == [200] * 3
+        return id_, secrets
+
     def say_one_by_one(self, made: list[Line], secret: str, concurrent: str, free: int) -> set[int]:
         """The statuses of a request of each process, each asked when so many places of a limit of requests at
         once are free: an answer can come before its place is given back."""
@@ -115,6 +133,8 @@ class Restarted:
     operator: Operator
     secret: str
     """A key with ten requests a day, of which four were made before the stop."""
+    rotated: tuple[str, list[str]]
+    """The last of a key and its successors, whose budget of a day was used up before the stop, and all."""
     kept_mode: int
     """Of the file with the counts, while no server ran."""
     is_kept: bool
@@ -129,10 +149,11 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
         id_, secret = operator.key()
         operator.limit(id_, "requests", 10, "day")
         assert {ask(operator.server, secret) for _ in range(4)} == {200}
+        rotated = operator.use_up_rotated()
         assert operator.server.stop() == 0
     mode = kept.stat().st_mode & 0o777
     with serve_keys(home) as operator:
-        yield Restarted(operator, secret, mode, kept.exists())
+        yield Restarted(operator, secret, rotated, mode, kept.exists())
 
 
 @pytest.fixture
@@ -280,6 +301,19 @@ def test_limits_go_on_counting_over_a_stop_and_a_start(restarted: Restarted) -> 
     assert restarted.kept_mode == 0o600
     assert not restarted.is_kept, "it is used once"
     assert Counter(ask(restarted.operator.server, restarted.secret) for _ in range(8)) == {200: 6, 429: 2}
+
+
+def test_a_key_and_its_successors_use_up_one_budget(several: Operator) -> None:
+    _, secrets = several.use_up_rotated()
+    assert [ask(several.server, each) for each in secrets] == [429] * 3
+
+
+def test_a_rotated_keys_budget_outlasts_a_restart(restarted: Restarted) -> None:
+    client, server, (last, secrets) = restarted.operator.client, restarted.operator.server, restarted.rotated
+    assert [ask(server, each) for each in secrets] == [429] * 3
+    (limit,) = client.get(LIMITS, params={"target": last}).json()["data"]
+    assert client.patch(f"{LIMITS}/{limit['id']}", json={"amount": 6}).status_code == 200
+    assert [ask(server, each) for each in secrets] == [200, 429, 429]
 
 
 def test_an_adapter_of_one_process_is_in_all_now_and_later(several: Operator) -> None:
