@@ -1,5 +1,6 @@
 """Limits of a real server with several HTTP processes, counted by the coordinator and in Redis: no minute
-holds more than its limit, and nobody is refused while there is room."""
+holds more than its limit, and nobody is refused while there is room. tests/e2e/test_workers.py has a server
+with a coordinator, and asks it here."""
 
 import json
 import time
@@ -28,13 +29,6 @@ def require_kept(place: LimitedServer, clients: int, seconds: float, requests: i
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[LimitedServer]:
-    """Two HTTP processes and their coordinator."""
-    with run_limited_server(2, redis=False, threads=1) as place:
-        yield place
-
-
-@pytest.fixture(scope="module")
 def counted_by_redis(
     redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LimitedServer]:
@@ -55,9 +49,11 @@ def test_a_limit_of_a_minute_holds_over_several_processes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-@COUNTED
-def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool, request: pytest.FixtureRequest) -> None:
-    place: LimitedServer = request.getfixturevalue("counted_by_redis" if redis else "two")
+def test_fifty_at_once_overspend_a_budget_by_nothing(counted_by_redis: LimitedServer) -> None:
+    require_no_overspending(counted_by_redis)
+
+
+def require_no_overspending(place: LimitedServer) -> None:
     passed, used, budget = measure_burst(place)
     assert used <= budget
     assert 8 <= passed <= 10  # the first token of who is not sized yet may take the room of the last
@@ -83,12 +79,11 @@ def turned(place: LimitedServer, secret: str, before: int, after: int) -> float:
     return seen - began
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(480)
-def test_a_limit_changes_in_every_process_within_a_second(two: LimitedServer) -> None:
-    """In one of several rounds: a process of a machine that stands still learns it later."""
+def require_soon_changed(place: LimitedServer) -> None:
+    """Every process knows a changed limit within a second, in one of several rounds: a process of a machine
+    that stands still learns it later."""
     for _ in range(ROUNDS):
-        took = change_limit(two)
+        took = change_limit(place)
         if max(took) < 1:
             break
     assert max(took) < 1

@@ -21,7 +21,9 @@ import httpx2
 import psutil
 import pytest
 
+from benchmarks.limits import LimitedServer
 from benchmarks.make_adapter import write_adapter
+from tests.e2e.test_limits import require_no_overspending, require_soon_changed
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
 from tests.support.model_files import CANTOR
 from tests.support.server import Server, read_event, serving
@@ -301,6 +303,14 @@ def test_limits_go_on_counting_over_a_stop_and_a_start(restarted: Restarted) -> 
     assert restarted.kept_mode == 0o600
     assert not restarted.is_kept, "it is used once"
     assert Counter(ask(restarted.operator.server, restarted.secret) for _ in range(8)) == {200: 6, 429: 2}
+
+
+def test_fifty_at_once_overspend_a_budget_by_nothing(several: Operator) -> None:
+    require_no_overspending(LimitedServer(several.server, several.home))
+
+
+def test_a_limit_changes_in_every_process_within_a_second(several: Operator) -> None:
+    require_soon_changed(LimitedServer(several.server, several.home))
 
 
 def test_a_key_and_its_successors_use_up_one_budget(several: Operator) -> None:
