@@ -199,7 +199,7 @@ def test_thinking_is_shown_only_when_asked_for():
     (quiet,), (loud,) = (asked(include_thinking=said).request.prompts for said in (False, True))
     assert (quiet.reasoning.shown, loud.reasoning.shown) == (False, True)
     assert (quiet.reasoning.wanted, loud.reasoning.wanted) == (False, True), "and refused where there is none"
-    assert loud.reasoning.terms.effort == "include_thinking"
+    assert loud.reasoning.field_names.effort == "include_thinking"
 
 
 def test_fields_of_other_or_no_endpoints_are_refused_or_reported():

@@ -430,7 +430,7 @@ def test_a_body_that_is_no_object_is_malformed(body):
 def test_reasoning_is_asked_for_in_either_way(said, reasoning):
     (prompt,) = decode(CHAT, **said).request.prompts
     assert prompt.reasoning == reasoning
-    assert prompt.reasoning.terms.effort == ("thinking" if "thinking" in said else "reasoning_effort")
+    assert prompt.reasoning.field_names.effort == ("thinking" if "thinking" in said else "reasoning_effort")
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,10 @@ def test_the_newer_limit_wins(fields: Any, limit: int, ignored: Any):
 def test_reasoning_has_jamais_words():
     reasoning = talk(decode(reasoning_effort="disable", thinking_budget=7)).reasoning
     assert (reasoning.effort, reasoning.budget) == ("none", 7)
-    assert (reasoning.terms.effort, reasoning.terms.budget) == ("reasoning_effort", "thinking_budget")
+    assert (reasoning.field_names.effort, reasoning.field_names.budget) == (
+        "reasoning_effort",
+        "thinking_budget",
+    )
 
 
 def test_the_chats_id_is_a_tag():

@@ -12,7 +12,7 @@ from antiphon.domain.request import (
     Output,
     RawPrompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     SamplingOptions,
 )
 from antiphon.domain.values import replace
@@ -21,8 +21,10 @@ from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.prepare import prepare, remove_parameter
 from antiphon.testing import ScriptedEngine
 
-TERMS = ReasoningTerms("effort", "budget")
-CHAT = Conversation((Message(Role.USER, "Hi"),), reasoning=Reasoning("high", 7, terms=TERMS))
+REASONING_FIELD_NAMES = ReasoningFieldNames("effort", "budget")
+CHAT = Conversation(
+    (Message(Role.USER, "Hi"),), reasoning=Reasoning("high", 7, field_names=REASONING_FIELD_NAMES)
+)
 REQUEST = GenerationRequest(
     "m", (CHAT,), SamplingOptions(temperature=0.2, top_p=0.6, logit_bias=((1, 2.0),)), Output(stop=("a",))
 )
@@ -107,4 +109,6 @@ async def test_a_raw_prompt_has_no_reasoning_to_leave_out():
     assert remove_parameter(raw, "effort") == replace(raw, optional=frozenset())
     wanted = replace(CHAT, reasoning=replace(CHAT.reasoning, wanted=True))
     (prompt,) = remove_parameter(replace(lenient("effort"), prompts=(wanted,)), "effort").prompts
-    assert isinstance(prompt, Conversation) and prompt.reasoning == Reasoning(budget=7, terms=TERMS)
+    assert isinstance(prompt, Conversation) and prompt.reasoning == Reasoning(
+        budget=7, field_names=REASONING_FIELD_NAMES
+    )

@@ -14,7 +14,7 @@ from antiphon.domain.request import (
     Output,
     RawPrompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
 )
 from antiphon.domain.values import replace
 from antiphon.engines.base import TokenKind
@@ -359,10 +359,12 @@ async def test_an_effort_that_nobody_would_see_is_refused_by_name(template, effo
 async def test_requested_reasoning_is_refused_without_support():
     speaker, _ = made("x", NOT_AT_ALL)
     with pytest.raises(UnsupportedParameter) as caught:
-        await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
+        await answer(
+            speaker, asking(Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking")))
+        )
     assert caught.value.param == "include_thinking"
     speaker, _ = made(TEXT)
-    await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
+    await answer(speaker, asking(Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))))
 
 
 async def test_a_contradicting_effort_and_value_are_refused():

@@ -13,7 +13,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.domain.messages import Message, Role, TextContent, Tool, ToolCall, Tools
-from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
+from antiphon.domain.request import Conversation, Reasoning, ReasoningFieldNames
 from antiphon.domain.values import fields, replace
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -114,7 +114,7 @@ async def test_a_template_writes_the_same_apart_as_here(source):
 def test_a_conversation_crosses_the_border_whole():
     """All but what names the template itself, and whether a begin token stands before the prompt."""
     known = {field.name for field in fields(Conversation)} - {"template", "add_special"}
-    terms = ReasoningTerms("a", "b", "c", "d", 7)
+    terms = ReasoningFieldNames("a", "b", "c", "d", 7)
     asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, terms))
     plain = Conversation((Message(Role.USER, "Q"),))
     for name in known - {"messages"}:
@@ -123,7 +123,7 @@ def test_a_conversation_crosses_the_border_whole():
         assert any(getattr(message, field.name) for message in asked.messages), field.name
     for conversation in (asked, plain):
         crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))
-        assert crossed == conversation and crossed.reasoning.terms == conversation.reasoning.terms
+        assert crossed == conversation and crossed.reasoning.field_names == conversation.reasoning.field_names
 
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))

@@ -162,7 +162,7 @@ class Truncation(StrEnum):
     """Keep the first tokens."""
 
 
-class ReasoningTerms(Struct, frozen=True):
+class ReasoningFieldNames(Struct, frozen=True):
     """A dialect's names of the reasoning fields, for errors."""
 
     effort: str = "reasoning_effort"
@@ -189,7 +189,7 @@ class Reasoning:
     """Whether the answer contains the reasoning. The tokens of the reasoning count also if it does not."""
     wanted: bool = False
     """Whether a model without reasoning refuses the request."""
-    terms: ReasoningTerms = dataclasses.field(default=ReasoningTerms(), compare=False)
+    field_names: ReasoningFieldNames = dataclasses.field(default=ReasoningFieldNames(), compare=False)
 
 
 class Conversation(Struct, frozen=True):

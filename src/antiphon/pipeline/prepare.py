@@ -48,6 +48,6 @@ def _change_reasoning(prompt: Prompt, change: Callable[[Reasoning], Reasoning]) 
 def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
     """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
     option to remove."""
-    if name == reasoning.terms.effort:
+    if name == reasoning.field_names.effort:
         return replace(reasoning, effort=None, wanted=False)
-    return replace(reasoning, budget=None) if name == reasoning.terms.budget else reasoning
+    return replace(reasoning, budget=None) if name == reasoning.field_names.budget else reasoning

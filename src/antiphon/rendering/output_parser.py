@@ -97,7 +97,7 @@ def constrain_answer(
         return constraint
     if notation.channels:
         return _constrain_channels(constraint, template.call_notation, prompt.reasoning, model_info)
-    budget_field = prompt.reasoning.terms.budget
+    budget_field = prompt.reasoning.field_names.budget
     token_ids = {**model_info.find_single_tokens(notation.marks), **model_info.controls}
     if budget is not None and notation.close not in token_ids:
         raise UnsupportedParameter(
@@ -127,7 +127,7 @@ def _constrain_channels(
     constraint: Constraint | None, call_notation: CallNotation, reasoning: Reasoning, model_info: ModelInfo
 ) -> Constraint | None:
     """Builds the constraint for a model with channels. The grammar of calls already contains the channels."""
-    budget, budget_field = reasoning.budget, reasoning.terms.budget
+    budget, budget_field = reasoning.budget, reasoning.field_names.budget
     reasoning_frame, *other_frames = (
         frame.with_ids(model_info.controls) for frame in call_notation.channels if frame.close is not None
     )

@@ -188,38 +188,38 @@ def effort_variables(
 ) -> Mapping[str, object]:
     """Returns the template variables for the requested effort. `read_variables`: the variables that the
     template reads. Raises UnsupportedParameter."""
-    effort, terms = reasoning.effort, reasoning.terms
+    effort, names = reasoning.effort, reasoning.field_names
     if effort is None:
         return {}
     if notation is None:
         if effort == NO_EFFORT:
             return {}
-        raise _build_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
+        raise _build_refusal(reasoning, f"this model does not reason; leave it out, or send {names.off}")
     switch_names = [name for name in SWITCH_VARIABLES if name in read_variables]
     if switch_names and effort == NO_EFFORT:
         return dict.fromkeys(switch_names, False)
     if EFFORT_VARIABLE in read_variables:
         if notation.efforts is not None and effort not in notation.efforts:
             effort_names = ", ".join(notation.efforts)
-            advice = "send one of them, or leave it out" if terms.off == NO_EFFORT else "leave it out"
+            advice = "send one of them, or leave it out" if names.off == NO_EFFORT else "leave it out"
             raise _build_refusal(reasoning, f"this model was trained for {effort_names}; {advice}")
         return {EFFORT_VARIABLE: effort} | dict.fromkeys(switch_names, True)
     if effort == ORDINARY_EFFORT:
         return dict.fromkeys(switch_names, True)
-    budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
+    budget = "a number of tokens" if names.budget == names.effort else names.budget
     if switch_names:
         raise _build_refusal(
             reasoning,
-            f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
+            f"this model's reasoning is on or off; send {names.on} or {names.off}, or {budget} for less",
         )
     advice_for_less = (
         f"{budget}: 0 for no reasoning"
-        if effort == NO_EFFORT and not terms.min_budget
+        if effort == NO_EFFORT and not names.min_budget
         else f"{budget} for less"
     )
     behavior = "always reasons" if effort == NO_EFFORT else "reasons"
     raise _build_refusal(
-        reasoning, f"this model {behavior} in its own way; send {terms.on}, or {advice_for_less}"
+        reasoning, f"this model {behavior} in its own way; send {names.on}, or {advice_for_less}"
     )
 
 
@@ -230,7 +230,7 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
     if reasoning.wanted:
         raise _build_refusal(reasoning, "this model does not reason; leave it out")
     if reasoning.budget:
-        field = reasoning.terms.budget
+        field = reasoning.field_names.budget
         raise UnsupportedParameter(
             f"{field} is not supported: this model does not reason; leave it out", param=field
         )
@@ -239,10 +239,10 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
 def _build_refusal(reasoning: Reasoning, reason: str) -> UnsupportedParameter:
     """Returns the error for a reasoning effort that the model does not support. `reason`: in words, with
     advice."""
-    effort, terms = reasoning.effort, reasoning.terms
-    value = {NO_EFFORT: terms.off, ORDINARY_EFFORT: terms.on}.get(effort or "", effort)
+    effort, names = reasoning.effort, reasoning.field_names
+    value = {NO_EFFORT: names.off, ORDINARY_EFFORT: names.on}.get(effort or "", effort)
     excerpt = "" if value is None or reasoning.wanted else f" {value[:32]}"
-    return UnsupportedParameter(f"{terms.effort}{excerpt} is not supported: {reason}", param=terms.effort)
+    return UnsupportedParameter(f"{names.effort}{excerpt} is not supported: {reason}", param=names.effort)
 
 
 class ReasoningReader:

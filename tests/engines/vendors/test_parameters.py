@@ -14,7 +14,7 @@ from antiphon.domain.request import (
     Overflow,
     RawPrompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     SamplingOptions,
     SpeechOptions,
     VendorOptions,
@@ -75,7 +75,7 @@ def test_a_constraint_is_refused_by_the_callers_name():
 
 
 def test_an_effort_is_refused_by_the_callers_name():
-    reasoning = Reasoning(effort="enabled", terms=ReasoningTerms("thinking"))
+    reasoning = Reasoning(effort="enabled", field_names=ReasoningFieldNames("thinking"))
     request = request_of(Conversation((), reasoning=reasoning))
     assert refuse(request, VendorModel("m", "p")) == "thinking"
     taken = frozenset({"reasoning_effort"})
@@ -222,7 +222,7 @@ def test_several_conversations_are_refused(upstream: UpstreamDialect):
 
 @pytest.mark.parametrize("upstream", [OpenAIUpstream(), AnthropicUpstream(), GeminiUpstream()])
 def test_reasoning_that_nobody_shows_is_refused(upstream: UpstreamDialect):
-    reasoning = Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))
+    reasoning = Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))
     chat = Conversation((Message(Role.USER, "a"),), reasoning=reasoning)
     request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
     silent = VendorModel("m", "p", VendorProfile(reasoning=False), reasoning_field="reasoning")
@@ -247,7 +247,7 @@ def test_earlier_speech_is_refused_or_named(upstream: UpstreamDialect):
 
 
 def test_reasoning_of_a_vendor_that_keeps_it_is_refused():
-    reasoning = Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))
+    reasoning = Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))
     request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=reasoning))
     OpenAIUpstream().encode(request, VendorModel("m", "p", reasoning_field="reasoning"), NO_ATTRIBUTES)
     with pytest.raises(UnsupportedParameter, match="shows no reasoning") as caught:

@@ -21,7 +21,7 @@ from antiphon.domain.request import (
     GenerationRequest,
     Output,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     SamplingOptions,
 )
 from antiphon.domain.values import replace
@@ -33,7 +33,7 @@ MAX_TOKENS = 256
 DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
 """The default sampling options of Empower's page. A model's own defaults do not change them."""
 
-TERMS = ReasoningTerms("include_thinking")
+REASONING_FIELD_NAMES = ReasoningFieldNames("include_thinking")
 
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
@@ -48,7 +48,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     tools, relaxed = _read_tools(wire, strict)
     relaxed_constraint = read_constraint(wire, strict)
     shows_reasoning = bool(wire.include_thinking)
-    reasoning = Reasoning(shown=shows_reasoning, wanted=shows_reasoning, terms=TERMS)
+    reasoning = Reasoning(shown=shows_reasoning, wanted=shows_reasoning, field_names=REASONING_FIELD_NAMES)
     prompts = tuple(
         replace(prompt, tools=tools, reasoning=reasoning) for prompt in _build_prompts(wire.messages)
     )

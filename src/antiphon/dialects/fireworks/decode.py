@@ -31,7 +31,7 @@ from antiphon.dialects.fireworks.wire_types import (
     FireworksCompletionRequest,
     FireworksResponseFormat,
 )
-from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningTerms
+from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningFieldNames
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
@@ -61,9 +61,11 @@ SAME_FIELDS = (
 EFFORT_ON, EFFORT_OFF = "medium", "none"
 """The reasoning efforts for true and false."""
 
-EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", min_budget=1)
+EFFORT_FIELD_NAMES = ReasoningFieldNames(budget="reasoning_effort", min_budget=1)
 
-THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
+THINKING_FIELD_NAMES = ReasoningFieldNames(
+    "thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET
+)
 
 IMAGE_PLACEHOLDER = "<image>"
 """The placeholder of an image in a prompt."""
@@ -308,12 +310,12 @@ def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
                 raise InvalidValue(
                     "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
                 )
-            return Reasoning(EFFORT_OFF, terms=THINKING_TERMS)
+            return Reasoning(EFFORT_OFF, field_names=THINKING_FIELD_NAMES)
         if thinking.budget_tokens is None:
-            return Reasoning(EFFORT_ON, terms=THINKING_TERMS)
-        return Reasoning(budget=thinking.budget_tokens, terms=THINKING_TERMS)
+            return Reasoning(EFFORT_ON, field_names=THINKING_FIELD_NAMES)
+        return Reasoning(budget=thinking.budget_tokens, field_names=THINKING_FIELD_NAMES)
     if isinstance(effort, bool):
-        return Reasoning(EFFORT_ON if effort else EFFORT_OFF, terms=EFFORT_TERMS)
+        return Reasoning(EFFORT_ON if effort else EFFORT_OFF, field_names=EFFORT_FIELD_NAMES)
     if isinstance(effort, int):
-        return Reasoning(budget=effort, terms=EFFORT_TERMS)
-    return Reasoning(effort, terms=EFFORT_TERMS)
+        return Reasoning(budget=effort, field_names=EFFORT_FIELD_NAMES)
+    return Reasoning(effort, field_names=EFFORT_FIELD_NAMES)

@@ -36,7 +36,7 @@ from antiphon.domain.request import (
     Overflow,
     Prompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     RerankRequest,
 )
 from antiphon.domain.values import replace
@@ -169,7 +169,7 @@ OPTIONAL = frozenset(
 """Parameters that are ignored if the model does not support them, as on JamAI's page."""
 
 
-TERMS = ReasoningTerms("reasoning_effort", "thinking_budget", "disable")
+REASONING_FIELD_NAMES = ReasoningFieldNames("reasoning_effort", "thinking_budget", "disable")
 
 
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
@@ -243,7 +243,7 @@ def _complete_call(
     reasoning = Reasoning(
         "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
         wire.thinking_budget,
-        terms=TERMS,
+        field_names=REASONING_FIELD_NAMES,
     )
     prompts = tuple(_complete_prompt(prompt, reasoning) for prompt in call.request.prompts)
     request = replace(call.request, output=output, prompts=prompts, optional=OPTIONAL)

@@ -267,7 +267,7 @@ def require_one_conversation(request: GenerationRequest, model: VendorModel) -> 
 def require_reasoning(prompt: Conversation, model: VendorModel) -> None:
     """Raises UnsupportedParameter if the caller wants to see reasoning of a model that has none."""
     if prompt.reasoning.wanted and model.profile.reasoning is False:
-        param = prompt.reasoning.terms.effort
+        param = prompt.reasoning.field_names.effort
         raise UnsupportedParameter(
             f"{param} is not supported: the model {model.name} of the provider {model.provider} does not "
             "reason; leave it out",
@@ -314,8 +314,8 @@ def name_field(name: str, request: GenerationRequest) -> str:
         return name.partition(".")[0].partition(" ")[0]
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
-            terms = prompt.reasoning.terms
-            return {"reasoning_effort": terms.effort, "thinking_token_budget": terms.budget}.get(name, name)
+            names = prompt.reasoning.field_names
+            return {"reasoning_effort": names.effort, "thinking_token_budget": names.budget}.get(name, name)
     return name
 
 

@@ -259,7 +259,7 @@ class ChatTemplate:
         derived = effort_variables(reasoning, self.read_variables, self.reasoning_notation)
         for name in derived.keys() & values.keys():
             if derived[name] != values[name]:
-                field = reasoning.terms.effort
+                field = reasoning.field_names.effort
                 raise InvalidValue(
                     f"{field} and chat_template_kwargs.{name} contradict each other; send one of them",
                     param=field,

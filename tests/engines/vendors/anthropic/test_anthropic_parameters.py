@@ -17,7 +17,7 @@ from antiphon.domain.request import (
     Output,
     RawPrompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     SamplingOptions,
     SchemaDeclaration,
     SpeechOptions,
@@ -460,10 +460,10 @@ def test_reasoning_is_the_vendors(reasoning: Reasoning, body: dict[str, object])
 
 def test_a_model_without_reasoning_refuses_it():
     model = replace(MODEL, profile=replace(PROFILE, reasoning=False))
-    terms = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled")
+    field_names = ReasoningFieldNames("thinking", "thinking.budget_tokens", "disabled", "enabled")
     for reasoning, param in (
-        (Reasoning("low", terms=terms), "thinking"),
-        (Reasoning(budget=2000, terms=terms), "thinking.budget_tokens"),
+        (Reasoning("low", field_names=field_names), "thinking"),
+        (Reasoning(budget=2000, field_names=field_names), "thinking.budget_tokens"),
         (Reasoning(wanted=True), "reasoning_effort"),
     ):
         with pytest.raises(UnsupportedParameter) as refused:

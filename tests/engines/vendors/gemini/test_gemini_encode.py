@@ -15,7 +15,7 @@ from antiphon.domain.request import (
     Output,
     RawPrompt,
     Reasoning,
-    ReasoningTerms,
+    ReasoningFieldNames,
     SamplingOptions,
     SchemaDeclaration,
     SpeechOptions,
@@ -300,9 +300,9 @@ def test_thoughts_are_asked_for_where_the_model_thinks():
 
 
 def test_efforts_that_gemini_lacks_are_refused_by_name():
-    terms = ReasoningTerms("thinking", "thinking.budget_tokens")
-    assert refuse(prompt(reasoning=Reasoning("max", terms=terms))).param == "thinking"
-    both = prompt(reasoning=Reasoning("high", 100, terms=terms))
+    field_names = ReasoningFieldNames("thinking", "thinking.budget_tokens")
+    assert refuse(prompt(reasoning=Reasoning("max", field_names=field_names))).param == "thinking"
+    both = prompt(reasoning=Reasoning("high", 100, field_names=field_names))
     assert refuse(both).param == "thinking.budget_tokens"
 
 

@@ -437,11 +437,11 @@ def add_output_config(
 def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
     """Translates the reasoning options. Returns None if the vendor's default applies. Raises a RequestError
     for an option that the model lacks."""
-    effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
+    effort, budget, names = reasoning.effort, reasoning.budget, reasoning.field_names
     if effort == NO_EFFORT and budget:
         raise InvalidValue(
-            f"{terms.effort} {terms.off} and {terms.budget} exclude each other; send one of them",
-            param=terms.budget,
+            f"{names.effort} {names.off} and {names.budget} exclude each other; send one of them",
+            param=names.budget,
         )
     if effort not in (None, NO_EFFORT) and effort not in EFFORTS:
         raise build_refusal(reasoning, f"this vendor has {', '.join(sorted(EFFORTS))} and none")
@@ -456,15 +456,15 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
         return {"type": "adaptive", "display": display}
     if budget < MIN_BUDGET:
         raise InvalidValue(
-            f"{terms.budget} must be 0 or at least {MIN_BUDGET} at this vendor", param=terms.budget
+            f"{names.budget} must be 0 or at least {MIN_BUDGET} at this vendor", param=names.budget
         )
     return {"type": "enabled", "budget_tokens": budget, "display": display}
 
 
 def build_refusal(reasoning: Reasoning, reason: str) -> RequestError:
     """Builds the error for a reasoning option that the model lacks."""
-    terms, has_effort = reasoning.terms, reasoning.effort is not None or reasoning.wanted
-    field = terms.effort if has_effort else terms.budget
+    names, has_effort = reasoning.field_names, reasoning.effort is not None or reasoning.wanted
+    field = names.effort if has_effort else names.budget
     value = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
     return UnsupportedParameter(f"{value} is not supported: {reason}", param=field)
 

@@ -390,21 +390,21 @@ def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:
 def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
     """Returns `thinkingConfig`, which only reasoning models accept. Raises a RequestError for an effort that
     Gemini lacks, or for an effort together with a budget."""
-    effort, budget, terms = reasoning.effort, reasoning.budget, reasoning.terms
+    effort, budget, names = reasoning.effort, reasoning.budget, reasoning.field_names
     config: Body = {}
     if effort is not None and budget is not None:
         raise UnsupportedParameter(
-            f"{terms.budget} is not supported by Gemini together with {terms.effort}; send one of them",
-            param=terms.budget,
+            f"{names.budget} is not supported by Gemini together with {names.effort}; send one of them",
+            param=names.budget,
         )
     if effort == NO_EFFORT:
         budget = 0
     elif effort is not None:
         if effort not in LEVELS:
-            accepted_values = ", ".join((terms.off, *LEVELS))
+            accepted_values = ", ".join((names.off, *LEVELS))
             raise UnsupportedParameter(
-                f"{terms.effort} {effort[:32]} is not supported by Gemini: send {accepted_values}",
-                param=terms.effort,
+                f"{names.effort} {effort[:32]} is not supported by Gemini: send {accepted_values}",
+                param=names.effort,
             )
         config["thinkingLevel"] = LEVELS[effort]
     if budget is not None:
