@@ -108,7 +108,7 @@ def test_a_mark_that_is_one_token_is_spelt_by_nothing_else():
 def test_of_several_channels_the_last_holds_the_answer():
     thought = TextFrame((CHANNEL, "analysis"), (CLOSE,))
     aside = TextFrame((CHANNEL, "commentary"), (CLOSE,))
-    made = followed(Prelude((thought, aside), optional=True, many=True, answer=(CHANNEL, "final")))
+    made = followed(Prelude((thought, aside), optional=True, allows_several=True, answer=(CHANNEL, "final")))
     said = (CHANNEL, "analysis", "one", CLOSE, CHANNEL, "commentary", "two", CLOSE)
     matcher = made()
     assert takes(matcher, spelt(*said, CHANNEL, "final", "ab")) and matcher.is_complete

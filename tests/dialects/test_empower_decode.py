@@ -198,7 +198,9 @@ def test_json_mode_is_a_constraint():
 def test_thinking_is_shown_only_when_asked_for():
     (quiet,), (loud,) = (asked(include_thinking=said).request.prompts for said in (False, True))
     assert (quiet.reasoning.shown, loud.reasoning.shown) == (False, True)
-    assert (quiet.reasoning.wanted, loud.reasoning.wanted) == (False, True), "and refused where there is none"
+    assert (quiet.reasoning.is_required, loud.reasoning.is_required) == (False, True), (
+        "and refused where there is none"
+    )
     assert loud.reasoning.field_names.effort == "include_thinking"
 
 

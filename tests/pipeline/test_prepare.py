@@ -107,7 +107,7 @@ async def test_an_engine_that_refuses_for_ever_is_not_asked_for_ever():
 async def test_a_raw_prompt_has_no_reasoning_to_leave_out():
     raw = replace(lenient("effort"), prompts=(RawPrompt("Hi"),))
     assert remove_parameter(raw, "effort") == replace(raw, optional=frozenset())
-    wanted = replace(CHAT, reasoning=replace(CHAT.reasoning, wanted=True))
+    wanted = replace(CHAT, reasoning=replace(CHAT.reasoning, is_required=True))
     (prompt,) = remove_parameter(replace(lenient("effort"), prompts=(wanted,)), "effort").prompts
     assert isinstance(prompt, Conversation) and prompt.reasoning == Reasoning(
         budget=7, field_names=REASONING_FIELD_NAMES

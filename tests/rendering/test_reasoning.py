@@ -213,7 +213,7 @@ async def test_a_constraint_begins_where_the_answer_does(template, frame, option
             continue
         prelude = load_prelude(asked.prelude)
         assert [(each.open, each.close) for each in prelude.frames] == [frame]
-        assert (prelude.optional, prelude.many, prelude.budget) == (optional, False, None)
+        assert (prelude.optional, prelude.allows_several, prelude.budget) == (optional, False, None)
     await answer(speaker, GenerationRequest("m", (RawPrompt("hi"),), GREEDY, Output(constraint=constraint)))
     assert engine.constraints[-1] == constraint
 
@@ -222,7 +222,7 @@ async def test_a_channel_models_constraint_applies_to_the_last_one():
     speaker, engine = made("<|channel|>final<|message|>x", HARMONY)
     await answer(speaker, asking(constraint=Constraint(ConstraintKind.REGEX, "[a-z]+")))
     prelude = load_prelude(engine.constraints[-1].prelude)
-    assert prelude.answer == ("<|channel|>final<|message|>",) and prelude.many and prelude.optional
+    assert prelude.answer == ("<|channel|>final<|message|>",) and prelude.allows_several and prelude.optional
     assert len(prelude.frames) == 2
     await answer(speaker, asking(tools=Tools((WEATHER,), ToolChoice.REQUIRED)))
     assert engine.constraints[-1].prelude == ""  # calls have the channels in their own grammar
@@ -310,7 +310,7 @@ async def test_a_channel_models_budget_bounds_its_reasoning_channel():
     for request in (asking(Reasoning(budget=9)), asking(Reasoning(budget=9), tools=tools)):
         await answer(speaker, request)
         prelude = load_prelude(engine.constraints[-1].prelude)
-        assert (prelude.budget, prelude.many, len(prelude.frames)) == (9, False, 1)
+        assert (prelude.budget, prelude.allows_several, len(prelude.frames)) == (9, False, 1)
         assert "analysis" not in engine.constraints[-1].source
 
 
@@ -360,11 +360,13 @@ async def test_requested_reasoning_is_refused_without_support():
     speaker, _ = made("x", NOT_AT_ALL)
     with pytest.raises(UnsupportedParameter) as caught:
         await answer(
-            speaker, asking(Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking")))
+            speaker, asking(Reasoning(is_required=True, field_names=ReasoningFieldNames("include_thinking")))
         )
     assert caught.value.param == "include_thinking"
     speaker, _ = made(TEXT)
-    await answer(speaker, asking(Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))))
+    await answer(
+        speaker, asking(Reasoning(is_required=True, field_names=ReasoningFieldNames("include_thinking")))
+    )
 
 
 async def test_a_contradicting_effort_and_value_are_refused():

@@ -202,7 +202,7 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
     names = [f"frame_{index}" for index in range(len(prelude.frames))]
     repetitions = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
-    repetition = repetitions[prelude.optional, prelude.many]
+    repetition = repetitions[prelude.optional, prelude.allows_several]
     yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} @{ANSWER}"
     for index, frame in enumerate(prelude.frames):
         yield from _build_frame_rules(f"frame_{index}", f"text_{index}", frame, prelude)

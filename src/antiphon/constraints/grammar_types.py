@@ -91,8 +91,8 @@ class Prelude(Struct, frozen=True):
     frames: tuple[TextFrame, ...]
     optional: bool = False
     """Whether the prelude may be absent."""
-    many: bool = False
-    """Whether several frames are allowed."""
+    allows_several: bool = False
+    """Whether the model may write several frames."""
     budget: int | None = None
     """The most tokens of the text in a frame. After them the frame must be closed. The budget applies only to
     frames that are closed by one token."""

@@ -187,7 +187,7 @@ class Reasoning:
     reasoning."""
     shown: bool = True
     """Whether the answer contains the reasoning. The tokens of the reasoning count also if it does not."""
-    wanted: bool = False
+    is_required: bool = False
     """Whether a model without reasoning refuses the request."""
     field_names: ReasoningFieldNames = dataclasses.field(default=ReasoningFieldNames(), compare=False)
 

@@ -138,7 +138,9 @@ def _constrain_channels(
     if budget is None:
         if constraint is None or has_calls:
             return constraint
-        prelude = Prelude((reasoning_frame, *other_frames), optional=True, many=True, answer=final_frame.open)
+        prelude = Prelude(
+            (reasoning_frame, *other_frames), optional=True, allows_several=True, answer=final_frame.open
+        )
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
         group = groups.CallGroup(

@@ -227,7 +227,7 @@ def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) 
     """Raises UnsupportedParameter for fields that need a model with reasoning, if the model has none."""
     if notation is not None:
         return
-    if reasoning.wanted:
+    if reasoning.is_required:
         raise _build_refusal(reasoning, "this model does not reason; leave it out")
     if reasoning.budget:
         field = reasoning.field_names.budget
@@ -241,7 +241,7 @@ def _build_refusal(reasoning: Reasoning, reason: str) -> UnsupportedParameter:
     advice."""
     effort, names = reasoning.effort, reasoning.field_names
     value = {NO_EFFORT: names.off, ORDINARY_EFFORT: names.on}.get(effort or "", effort)
-    excerpt = "" if value is None or reasoning.wanted else f" {value[:32]}"
+    excerpt = "" if value is None or reasoning.is_required else f" {value[:32]}"
     return UnsupportedParameter(f"{names.effort}{excerpt} is not supported: {reason}", param=names.effort)
 
 

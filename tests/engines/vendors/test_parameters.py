@@ -222,7 +222,7 @@ def test_several_conversations_are_refused(upstream: UpstreamDialect):
 
 @pytest.mark.parametrize("upstream", [OpenAIUpstream(), AnthropicUpstream(), GeminiUpstream()])
 def test_reasoning_that_nobody_shows_is_refused(upstream: UpstreamDialect):
-    reasoning = Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))
+    reasoning = Reasoning(is_required=True, field_names=ReasoningFieldNames("include_thinking"))
     chat = Conversation((Message(Role.USER, "a"),), reasoning=reasoning)
     request = GenerationRequest("m", (chat,), output=Output(max_tokens=9))
     silent = VendorModel("m", "p", VendorProfile(reasoning=False), reasoning_field="reasoning")
@@ -247,7 +247,7 @@ def test_earlier_speech_is_refused_or_named(upstream: UpstreamDialect):
 
 
 def test_reasoning_of_a_vendor_that_keeps_it_is_refused():
-    reasoning = Reasoning(wanted=True, field_names=ReasoningFieldNames("include_thinking"))
+    reasoning = Reasoning(is_required=True, field_names=ReasoningFieldNames("include_thinking"))
     request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=reasoning))
     OpenAIUpstream().encode(request, VendorModel("m", "p", reasoning_field="reasoning"), NO_ATTRIBUTES)
     with pytest.raises(UnsupportedParameter, match="shows no reasoning") as caught:
@@ -256,6 +256,6 @@ def test_reasoning_of_a_vendor_that_keeps_it_is_refused():
 
 
 def test_gemini_shows_reasoning_that_is_wanted():
-    request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=Reasoning(wanted=True)))
+    request = request_of(Conversation((Message(Role.USER, "a"),), reasoning=Reasoning(is_required=True)))
     body = msgspec.json.decode(GeminiUpstream().encode(request, VendorModel("m", "p"), NO_ATTRIBUTES).body)
     assert body["generationConfig"]["thinkingConfig"] == {"includeThoughts": True}

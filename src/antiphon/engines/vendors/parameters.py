@@ -266,7 +266,7 @@ def require_one_conversation(request: GenerationRequest, model: VendorModel) -> 
 
 def require_reasoning(prompt: Conversation, model: VendorModel) -> None:
     """Raises UnsupportedParameter if the caller wants to see reasoning of a model that has none."""
-    if prompt.reasoning.wanted and model.profile.reasoning is False:
+    if prompt.reasoning.is_required and model.profile.reasoning is False:
         param = prompt.reasoning.field_names.effort
         raise UnsupportedParameter(
             f"{param} is not supported: the model {model.name} of the provider {model.provider} does not "

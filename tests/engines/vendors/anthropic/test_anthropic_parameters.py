@@ -440,7 +440,7 @@ def test_tools_keep_the_callers_schema():
         (Reasoning(shown=False), {}),
         (Reasoning("none"), {"thinking": {"type": "disabled"}}),
         (Reasoning(budget=0), {"thinking": {"type": "disabled"}}),
-        (Reasoning(wanted=True), {"thinking": {"type": "adaptive", "display": "summarized"}}),
+        (Reasoning(is_required=True), {"thinking": {"type": "adaptive", "display": "summarized"}}),
         (
             Reasoning("low", shown=False),
             {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "low"}},
@@ -464,7 +464,7 @@ def test_a_model_without_reasoning_refuses_it():
     for reasoning, param in (
         (Reasoning("low", field_names=field_names), "thinking"),
         (Reasoning(budget=2000, field_names=field_names), "thinking.budget_tokens"),
-        (Reasoning(wanted=True), "reasoning_effort"),
+        (Reasoning(is_required=True), "reasoning_effort"),
     ):
         with pytest.raises(UnsupportedParameter) as refused:
             encode(chat(reasoning=reasoning), model)
