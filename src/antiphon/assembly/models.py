@@ -69,7 +69,7 @@ async def connect_engines(
     parked: Collection[str] = (),
     ask_load: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[HostConnections]:
-    """Connects to each engine host while the context lasts. `sockets`: the socket of each host, by its name.
+    """Connects to each engine host while the context lasts. `sockets`: maps each host's name to its socket.
     `parked`: the models that are loaded on request. `ask_load`: asks the supervisor to load a model."""
     async with task_group() as group:
         hosts = HostConnections(group, ask_load)

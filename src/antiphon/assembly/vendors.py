@@ -280,7 +280,7 @@ class RoutedModelBuilder(Struct, frozen=True):
     created: int
     """Unix time in seconds."""
     states: Mapping[tuple[str, str], RouteState] = field(default_factory=dict)
-    """The states of routes before a reload, by the names of the model and the route."""
+    """Maps (model name, route name) to the state of the route before a reload."""
 
     def build_model(self, settings: RoutedModelSettings) -> Model:
         """Builds a model of the settings."""

@@ -228,7 +228,7 @@ class TokenIdentity(Struct, frozen=True):
 
 
 class ClaimReader(Struct, frozen=True):
-    """Reads claims by their configured names."""
+    """Reads the claims that have the configured names."""
 
     user_claim: str
     groups_claim: str

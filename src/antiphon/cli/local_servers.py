@@ -130,7 +130,7 @@ def publish_state(home: Path) -> Iterator[StateFile]:
 
 
 def list_running_servers(home: Path) -> dict[Path, RunningServer]:
-    """Returns the running servers of a home directory, by their files."""
+    """Returns the running servers of a home directory, keyed by state file."""
     states = ((path, read_state(path)) for path in _list_state_files(home))
     return {path: state for path, state in states if state is not None}
 

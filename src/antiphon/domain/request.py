@@ -342,7 +342,7 @@ class GenerationRequest(Value, frozen=True):
     is_buffered: bool = False
     """Whether the caller gets the whole answer at once. Then an engine may produce all events together."""
     optional: frozenset[str] = frozenset()
-    """Parameters that an engine may leave out if it lacks them, by their names in errors."""
+    """The names, as errors have them, of the parameters that an engine may leave out if it lacks them."""
 
 
 FLOAT_BYTES = 4

@@ -112,8 +112,8 @@ class OriginCheck:
             origin = origins[0].decode("latin-1")
             is_allowed = origin in self._origins or "*" in self._origins
             scheme, _, name = origin.lower().partition("://")
-            is_own = scheme in WEB_SCHEMES and name == host != ""
-            return len(origins) == 1 and (is_allowed or is_own)
+            is_same_origin = scheme in WEB_SCHEMES and name == host != ""
+            return len(origins) == 1 and (is_allowed or is_same_origin)
         return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
 

@@ -33,7 +33,7 @@ MAX_WAITING = 16
 """The most deployments from the hub that can wait."""
 
 DEPLOYMENT_FIELDS = {"lora_path": "model_name", "lora_name": "name"}
-"""The fields of a deployment, by the names that they have when an adapter is loaded by its path."""
+"""Maps the names of fields, as they are when an adapter is loaded by its path, to a deployment's names."""
 
 DEPLOYING_IS_OFF = (
     "adapters are deployed only where the operator allows it: set lora.repositories "

@@ -64,7 +64,7 @@ class GenerationTally(Struct):
     """Bytes of text, tool calls and speech, if `is_estimated`."""
     reasoning_bytes: int = 0
     finish_reasons: list[str] = field(default_factory=list)
-    is_whole: bool = False
+    has_usage: bool = False
     """Whether the stream has ended normally, with its usage."""
     answer: RecordedAnswer | None = None
     """The texts so far; None if spans contain no texts."""
@@ -97,7 +97,7 @@ class GenerationTally(Struct):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
             self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
-            self.is_whole = True
+            self.has_usage = True
 
     def estimate(self) -> None:
         """Estimates the completion of a stream that ended without the vendor's usage, by the rule of
@@ -107,7 +107,7 @@ class GenerationTally(Struct):
 
     def build_outcome(self, status: str, now: float) -> RequestOutcome:
         """Returns the outcome of the generation. `now`: monotonic seconds."""
-        if self.is_estimated and not self.is_whole:
+        if self.is_estimated and not self.has_usage:
             self.estimate()
         usage = Usage(
             self.prompt_tokens,
@@ -156,7 +156,7 @@ class Settlement:
         """Settles the limits of the generation and reports it. Raises LedgerFull if a complete generation
         cannot be written to the ledger."""
         tally, context = self._tally, self._context
-        is_complete = tally.is_whole and not isinstance(error, AntiphonError)
+        is_complete = tally.has_usage and not isinstance(error, AntiphonError)
         outcome = tally.build_outcome(
             OK if is_complete else find_status(error, context), context.clock.monotonic()
         )
@@ -202,7 +202,7 @@ async def meter_stream(
             if (
                 meter is not None
                 and tally.completion_tokens > meter.granted_tokens
-                and not tally.is_whole  # the final count of the vendor must not refuse the request
+                and not tally.has_usage  # the final count of the vendor must not refuse the request
             ):
                 await meter.grow(tally.completion_tokens)
             yield event

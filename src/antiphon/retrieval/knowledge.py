@@ -232,7 +232,8 @@ class DocumentReader(Protocol):
         """Raises InvalidValue for sizes that are impossible."""
 
     def require_readable(self, name: str, media_type: str) -> None:
-        """Raises UnsupportedMediaType or InvalidValue for a file that cannot be read, by its name."""
+        """Raises UnsupportedMediaType or InvalidValue if a file of this name and media type cannot be
+        read."""
 
     async def read(self, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None) -> SplitDocument:
         """Returns the chunks of a file. `tokens`: None if no model counts. Raises InvalidValue or

@@ -335,7 +335,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _list_variables() -> dict[str, tuple[str, str]]:
-    """Returns the section and name of each setting, by its environment variable."""
+    """Returns the section and name of each setting, keyed by environment variable."""
     return {
         variable: (section, name) for section in SECTIONS for name, variable, _, _ in list_settings(section)
     }

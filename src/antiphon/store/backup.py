@@ -47,7 +47,7 @@ class BackupSources(Struct, frozen=True):
     """The revision of the database's schema."""
     home: Path
     directories: Mapping[str, Path]
-    """The other directories (spool, knowledge, adapters), by their names in the backup."""
+    """Maps names in the backup to the other directories: spool, knowledge and adapters."""
 
 
 class Manifest(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Manifest(Struct, frozen=True):
     has_database: bool
     revision: str | None
     files: Mapping[str, str]
-    """SHA-256 of each file by its path in the backup."""
+    """Maps each file's path in the backup to its SHA-256."""
 
 
 def write_backup(sources: BackupSources, folder: Path) -> Manifest:

@@ -287,8 +287,8 @@ def read_changes(connection: Connection, directory: Directory) -> Directory:
 
 
 def _collect_changed_ids(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
-    """Returns the ids of the changed objects by their noun. For a membership, the id is the project's.
-    `changes`: action, target and detail of each audit entry."""
+    """Returns the ids of the changed objects, keyed by noun, such as `key`. For a membership, the id is the
+    project's. `changes`: action, target and detail of each audit entry."""
     ids: dict[str, set[str]] = defaultdict(set)
     for action, target, detail in changes:
         ids[action.partition(".")[0]].add(target)

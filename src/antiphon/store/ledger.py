@@ -99,8 +99,10 @@ class SqlEntries:
 def build_row(entry: Entry) -> EntryRow:
     """Builds the table row of an entry. Most entries are short ASCII and need no replacement."""
     text = "".join([value for value in _get_texts(entry) if value])
-    is_plain = text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
-    if is_plain and max([count or 0 for count in _get_integers(entry)]) <= MAX_INTEGER:
+    can_store_texts = (
+        text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
+    )
+    if can_store_texts and max([count or 0 for count in _get_integers(entry)]) <= MAX_INTEGER:
         return (*_get_values(entry), "{}")
     values = {name: _replace_unsupported(getattr(entry, name)) for name in COLUMNS}
     for name in INDEXED:

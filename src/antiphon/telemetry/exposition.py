@@ -89,7 +89,7 @@ MODEL = "model"
 Number = int | float | Histogram
 
 Sums = dict[str, dict[tuple[str, ...], Number]]
-"""The value of each series by its labels, for each family's name."""
+"""Maps each family's name to its series: the labels of each series to its value."""
 
 
 class Totals(Struct):

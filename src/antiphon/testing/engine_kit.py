@@ -203,8 +203,8 @@ async def check_prompt_scores(engine: Engine) -> None:
         scored = [event for event in events if isinstance(event, PromptScored)]
         require(len(scored) == 1 and scored[0].prompt == 0, "one PromptScored comes for each prompt")
         usage = events[-1]
-        is_whole = isinstance(usage, Usage) and len(scored[0].scores) == usage.prompt_tokens
-        require(is_whole, "a scored prompt has a score for each of its tokens")
+        is_complete = isinstance(usage, Usage) and len(scored[0].scores) == usage.prompt_tokens
+        require(is_complete, "a scored prompt has a score for each of its tokens")
         first, *rest = scored[0].scores
         require(first.logprob is None and first.rank is None, "a prompt's first token has no score")
         for score in rest:

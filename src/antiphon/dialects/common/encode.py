@@ -400,7 +400,7 @@ def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
-    """Returns the log-probabilities of the alternatives by their spelling, best first. Of two alternatives
+    """Returns the log-probabilities of the alternatives, keyed by spelling, best first. Of two alternatives
     with the same spelling, only the likelier one is included."""
     if score.logprob is None:
         return None

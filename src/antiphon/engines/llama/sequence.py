@@ -92,8 +92,8 @@ class TokenSequence:
         self.max_computed = 0
         """The number of its tokens that were computed at its last preemption."""
         self.forced_spans: dict[int, int] = {}
-        """The ends of spans of forced tokens after the prompt, by their starts. One call has computed each
-        span, and exact mode computes it in one call again after a preemption."""
+        """Maps the start of each span of forced tokens after the prompt to the span's end. One call has
+        computed each span, and exact mode computes it in one call again after a preemption."""
         self.id: int | None = None
         """Its id in the library's KV cache while it runs."""
         self.computed = 0

@@ -277,7 +277,7 @@ class Sampler:
 
     def _draw_all(self, logits: Floats, states: Sequence[SamplingState | None]) -> list[RowResult]:
         """Computes the results of all rows. Does not change the states."""
-        if all(state is None or state.is_plain for state in states):
+        if all(state is None or state.needs_only_argmax for state in states):
             return _choose_likeliest(logits, states)
         results: list[RowResult] = []
         for index in range(0, len(states), self._block_rows):

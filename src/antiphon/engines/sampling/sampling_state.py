@@ -252,7 +252,7 @@ class SamplingState:
         return bool(np.isin(tokens_before_minimum, self._banned_early).any())
 
     @property
-    def is_plain(self) -> bool:
+    def needs_only_argmax(self) -> bool:
         """Whether the next draw is the model's likeliest token, without log-probabilities."""
         return self.is_greedy and self.logprobs is None and not self.changes_logits
 

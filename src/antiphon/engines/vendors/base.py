@@ -56,7 +56,7 @@ class VendorModel(Struct, frozen=True):
     reasoning_field: str | None = None
     """The field of messages that contains reasoning, in OpenAI's format; None if there is no such field."""
     renames: Mapping[str, str] = field(default_factory=dict)
-    """The provider's own names of parameters, by their usual names."""
+    """Maps the names of parameters in callers' requests to the provider's own names."""
     body: Mapping[str, object] = field(default_factory=dict)
     """Fields that the operator adds to the body of each generation request."""
     passes_addresses: bool = False

@@ -115,7 +115,7 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     refuses: tuple[str, ...] = ()
     """Parameters of the wire format that it refuses or ignores."""
     renames: Mapping[str, str] = {}
-    """The vendor's own names of parameters, by their usual names."""
+    """Maps the names of parameters in callers' requests to the vendor's own names."""
     body: Mapping[str, object] = {}
     """Fields that the body of each generation request gets."""
     token_limit: TokenLimit = "max_tokens"

@@ -103,18 +103,19 @@ class Row(Struct, eq=False):
 
 
 class RowTable(Struct):
-    """All rows, by their index in the batch."""
+    """All rows of the batch."""
 
     vocabulary: int
     max_rows: int
     """The most sequences that vLLM has at once."""
     report: Callable[[str, AntiphonError], None]
-    """Reports the error that ends a sequence, by the sequence's name."""
+    """Reports the name of a sequence and the error that ends it."""
     get_guides: Callable[[], GuideFactory]
     """Returns the factory of guides. The first call creates it."""
     rows: dict[int, Row] = field(default_factory=dict)
+    """Maps the index in the batch to the row."""
     _preempted: dict[str, Row] = field(default_factory=dict)
-    """Rows that left the batch and may come back, by the sequence's name, oldest first."""
+    """Maps the names of sequences to rows that left the batch and may come back, oldest first."""
     _sampler: Sampler | None = None
 
     # --- changes of the batch

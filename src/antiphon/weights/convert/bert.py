@@ -191,7 +191,7 @@ def _as_object(value: object) -> dict[str, Any]:
 
 
 def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
-    """Returns the ids of the tokens that tokenizer.json lists outside the vocabulary, by their text."""
+    """Returns the ids of the tokens that tokenizer.json lists outside the vocabulary, keyed by text."""
     tokens = [_as_object(token) for token in value] if isinstance(value, list) else []
     if not all(isinstance(token.get("content"), str) for token in tokens):
         raise ModelFileError(f"{source} has added_tokens that are not all texts with an id")
