@@ -49,5 +49,5 @@ def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
     """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
     option to remove."""
     if name == reasoning.field_names.effort:
-        return replace(reasoning, effort=None, wanted=False)
+        return replace(reasoning, effort=None, is_required=False)
     return replace(reasoning, budget=None) if name == reasoning.field_names.budget else reasoning

@@ -139,7 +139,7 @@ class SummarisedConversation:
         return messages, MemoryReport(len(messages), summarised=len(self._messages) - len(messages))
 
     async def _find_summaries(self) -> dict[int, str]:
-        """Returns the cached summaries by their cuts."""
+        """Returns the cached summaries, keyed by cut."""
         summaries = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
         return {cut: summaries[digest] for cut, digest in self._digests.items() if digest in summaries}
 

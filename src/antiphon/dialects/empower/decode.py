@@ -48,7 +48,9 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     tools, relaxed = _read_tools(wire, strict)
     relaxed_constraint = read_constraint(wire, strict)
     shows_reasoning = bool(wire.include_thinking)
-    reasoning = Reasoning(shown=shows_reasoning, wanted=shows_reasoning, field_names=REASONING_FIELD_NAMES)
+    reasoning = Reasoning(
+        shown=shows_reasoning, is_required=shows_reasoning, field_names=REASONING_FIELD_NAMES
+    )
     prompts = tuple(
         replace(prompt, tools=tools, reasoning=reasoning) for prompt in _build_prompts(wire.messages)
     )

@@ -28,7 +28,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "v2/users": "accounts of users; the admin API has users",
     }
 )
-"""The missing parts by their paths below the base."""
+"""Maps paths below the base to the parts that are missing there."""
 
 
 NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"

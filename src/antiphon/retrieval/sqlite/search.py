@@ -104,7 +104,7 @@ def _find_nearest(
 def score_by_words(
     connection: sqlite3.Connection, words: Sequence[QueryWord], depth: int, document_numbers: Sequence[int]
 ) -> dict[int, float]:
-    """Returns the BM25 scores of the chunks that match best, by their ids, the best first.
+    """Returns the BM25 scores of the chunks that match best, keyed by chunk id, the best first.
 
     `document_numbers`: the only documents to search; empty for all.
     """

@@ -447,7 +447,7 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
         raise build_refusal(reasoning, f"this vendor has {', '.join(sorted(EFFORTS))} and none")
     if effort == NO_EFFORT or budget == 0:
         return None if model.profile.reasoning is False else {"type": "disabled"}
-    if effort is None and budget is None and not reasoning.wanted:
+    if effort is None and budget is None and not reasoning.is_required:
         return None
     if model.profile.reasoning is False:
         raise build_refusal(reasoning, f"the model {model.name} does not reason; leave it out")
@@ -463,7 +463,7 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
 
 def build_refusal(reasoning: Reasoning, reason: str) -> RequestError:
     """Builds the error for a reasoning option that the model lacks."""
-    names, has_effort = reasoning.field_names, reasoning.effort is not None or reasoning.wanted
+    names, has_effort = reasoning.field_names, reasoning.effort is not None or reasoning.is_required
     field = names.effort if has_effort else names.budget
     value = f"{field} {reasoning.effort[:32]}" if reasoning.effort is not None else field
     return UnsupportedParameter(f"{value} is not supported: {reason}", param=field)

@@ -409,7 +409,7 @@ def _encode_reasoning(reasoning: Reasoning, model: VendorModel) -> Body:
         config["thinkingLevel"] = LEVELS[effort]
     if budget is not None:
         config["thinkingBudget"] = budget
-    if reasoning.shown and budget != 0 and (config or model.profile.reasoning or reasoning.wanted):
+    if reasoning.shown and budget != 0 and (config or model.profile.reasoning or reasoning.is_required):
         config["includeThoughts"] = True
     return config
 

@@ -128,7 +128,7 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
 def _require_shown_reasoning(prompt: Conversation, model: VendorModel) -> None:
     """Raises UnsupportedParameter if the caller wants to see the reasoning, but the vendor does not send
     it."""
-    if prompt.reasoning.wanted and model.reasoning_field is None:
+    if prompt.reasoning.is_required and model.reasoning_field is None:
         param = prompt.reasoning.field_names.effort
         raise UnsupportedParameter(
             f"{param} is not supported: the provider {model.provider} shows no reasoning; leave it out",
