@@ -212,7 +212,7 @@ async def meter_stream(
 async def _start_metered(
     start_stream: Callable[[], Awaitable[StartedStream]], meter: RequestMeter | None
 ) -> StartedStream:
-    """Starts the stream. Before that, reserves the request if one of its limits was exhausted recently."""
+    """Reserves the request if one of its limits was exhausted recently. Then starts the stream."""
     if meter is not None:
         await meter.reserve_early()
     return await start_stream()

@@ -221,7 +221,7 @@ OutputPart = VisiblePart | ReasoningPart | CallName | CallArguments
 
 Span = tuple[int, int | None]
 """A span of reasoning in the raw text: the index of its first character, and the index after its last
-character. The second is None while the reasoning has not ended."""
+character. The latter index is None while the reasoning has not ended."""
 
 
 def is_inside(spans: Sequence[Span], position: int) -> bool:
