@@ -28,7 +28,6 @@ DEFAULT_HEADERS = {"content-type": JSON, "accept-encoding": "identity"}
 NOT_FOUND_STATUSES = (404, 405)
 """The HTTP statuses if a server lacks a model or cannot describe single models."""
 
-
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 

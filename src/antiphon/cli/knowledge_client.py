@@ -32,31 +32,23 @@ if TYPE_CHECKING:
 BATCH_CHUNKS = 128
 """Most chunks in one request of an import."""
 
-
 FORMAT = "antiphon knowledge table 2"
 """The format name in the file's first line."""
 
-
 TABLE_FIELDS = ("name", "embedding_model", "chunk_size", "chunk_overlap", "chunk_unit", "dimensions")
-
 
 CREATION_FIELDS = TABLE_FIELDS[:-1]
 """The settings that an import creates the table with."""
 
-
 DOCUMENT_FIELDS = ("id", "name", "media_type", "bytes", "digest", "warnings")
 
-
 CHUNK_FIELDS = ("text", "title", "page", "file_name", "metadata", "vector")
-
 
 PROBE = "The quick brown fox jumps over the lazy dog."
 """A text whose vector identifies the embedding model."""
 
-
 LEAST_COSINE = 0.999
 """The least cosine of two vectors of one text from the same model, in any number format."""
-
 
 Line = dict[str, object]
 """One line of the file."""
@@ -171,14 +163,11 @@ def pick_content(line: Mapping[str, object], keeps_vectors: bool) -> Line:
 
 TABLES_PATH = "/v1/knowledge/tables"
 
-
 PAGE_ROWS = 200
 """Rows of one page."""
 
-
 POLL_S = 0.3
 """Seconds between two checks of an unfinished document."""
-
 
 ReportItems = Callable[[int, int], None]
 """Receives the number of completed items and the total number."""

@@ -54,7 +54,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 app.add_typer(models.models_app)
 app.add_typer(lora.lora_app)
 app.add_typer(knowledge.app)

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 10
 """The most matching objects that an error message lists."""
 
-
 ID_SUFFIX = "[0-9a-z]{19}"
 """A pattern for the end of a generated id."""
-
 
 SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
 """A pattern for a secret key. Its prefix is public."""
@@ -71,9 +69,7 @@ class ObjectKind(Struct, frozen=True):
 
 PROJECT = ObjectKind("project", ("name",), f"{DEFAULT_PROJECT}|proj_{ID_SUFFIX}")
 
-
 USER = ObjectKind("user", ("name", "email"), f"user_{ID_SUFFIX}")
-
 
 KEY = ObjectKind(
     "key",
@@ -83,16 +79,12 @@ KEY = ObjectKind(
     ("prefix", "note"),
 )
 
-
 LIMIT = ObjectKind("limit", ("note",), f"limit_{ID_SUFFIX}")
-
 
 PRICE = ObjectKind("price", ("models", "note"), f"price_{ID_SUFFIX}", lambda row: _has_ended(row, "until"))
 
-
 OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
 """The kinds of subjects of limits. Models have no id."""
-
 
 KINDS_WITHOUT_NAMES = (LIMIT, PRICE)
 """Kinds that the audit log names only by id, because their notes are not unique."""

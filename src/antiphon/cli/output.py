@@ -14,17 +14,13 @@ from antiphon.errors import AntiphonError
 PIPE_WIDTH = 500
 """Columns of output to a pipe, so that no text is cut."""
 
-
 JsonObject = Mapping[str, object]
 """A JSON object of the admin API."""
-
 
 FAILED, INTERRUPTED = 1, 130
 """Exit statuses. INTERRUPTED is the shell's status after Ctrl-C."""
 
-
 UNAUTHORIZED, FORBIDDEN = 401, 403
-
 
 KEY_VARIABLE = "ANTIPHON_API_KEY"
 
@@ -125,7 +121,6 @@ def format_time(seconds: int) -> str:
 
 MOST_UNITS = 2
 
-
 UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -155,7 +150,6 @@ class ServerUnreachable(CallFailed):
 
 
 Problem = CallFailed | AntiphonError
-
 
 AdviceFunction = Callable[[Problem], str]
 """Returns advice that follows an error's message; empty if there is none."""

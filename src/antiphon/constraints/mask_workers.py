@@ -30,9 +30,7 @@ from antiphon.errors import UnsupportedParameter
 MAX_CACHED_BYTES = 64 * 1024 * 1024
 """The most estimated bytes of cached matchers. The estimate is usually several times too high."""
 
-
 MAX_MATCHERS = 1024
-
 
 PER_SECOND, PER_CHARACTER, MIN_BYTES = 400e6, 100, 32 * 1024
 """Estimates the bytes of a compiled grammar, because the compiler does not report them. The estimate is the
@@ -76,7 +74,6 @@ class MatcherCache:
 
 WORKERS = 2
 """How many threads compute masks. A thread whose work does not end is replaced."""
-
 
 TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
 """The kinds of tokens that can be part of constrained text."""
@@ -131,7 +128,7 @@ class MaskWorkers:
         """Guides that were abandoned while a worker computed for them. Such a worker ends after its work."""
         self._in_progress: Counter[Guide] = Counter()
         """The number of workers that compute for each guide. A guide can be queued again, and be taken by
-        another worker, a moment before the first one is done with it."""
+        another worker, a moment before the earlier worker is done with it."""
         self._is_closed = False
         self.result_ready = threading.Event()
         for _ in range(WORKERS):

@@ -14,9 +14,7 @@ from antiphon.domain.values import Struct
 REUSED_SHARE = 3 / 4
 """The share of the size for values that were used again."""
 
-
 Key = TypeVar("Key", bound=Hashable)
-
 
 Value = TypeVar("Value")
 

@@ -160,7 +160,6 @@ class AuditEntry(Struct, frozen=True):
 
 CONTROL_CHARACTERS = r"\x00-\x1f\x7f"
 
-
 INVISIBLE = (
     " \x80-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
     "\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
@@ -169,22 +168,17 @@ INVISIBLE = (
 """Blanks and invisible characters. Two names that differ only in these look the same, and a name of these
 alone looks empty."""
 
-
 END_OF_TEXT = r"(?![\s\S])"
 """Matches only at the end of the text; `$` would also match before a final line break."""
 
-
 PLAIN_PATTERN = rf"^[^{CONTROL_CHARACTERS}]+{END_OF_TEXT}"
-
 
 NAME_PATTERN = (
     rf"^[^{CONTROL_CHARACTERS}]*[^{CONTROL_CHARACTERS}{INVISIBLE}][^{CONTROL_CHARACTERS}]*{END_OF_TEXT}"
 )
 """A plain text with a visible character."""
 
-
 NOTE_PATTERN = rf"^[^\x00]*{END_OF_TEXT}"
 """Any text without NUL, because some databases cannot store NUL."""
-
 
 EMAIL_PATTERN = rf"^[^@\s{CONTROL_CHARACTERS}]+@[^@\s{CONTROL_CHARACTERS}]+{END_OF_TEXT}"

@@ -35,7 +35,6 @@ for days."""
 HALF_LIFE_S = 10.0
 """Seconds in which a measured latency loses half of its weight."""
 
-
 MIN_LATENCY_S = 0.001
 """Seconds below which latencies count as equal."""
 
@@ -122,7 +121,6 @@ class RouteState:
 
 MAX_SHOWN_NAMES = 8
 """The most model names in one error."""
-
 
 MAX_SHOWN_CHARACTERS = 100
 """The most characters of a name in an error."""

@@ -22,11 +22,9 @@ from starlette.types import Scope
 CONNECTION = "antiphon.connection"
 """The key of the `Connection` in the state of an ASGI scope."""
 
-
 MAX_INTERVAL = 5.0
 """The longest time between two checks in seconds. A client is disconnected at most this many seconds after
 its deadline."""
-
 
 MIN_CHECKS = 4
 """The smallest number of checks until a client's deadline."""

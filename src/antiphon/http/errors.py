@@ -29,20 +29,15 @@ from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 DEFAULT_RETRY_AFTER = 1.0
 """Seconds for Retry-After if the error names none. An engine restarts within a few seconds."""
 
-
 CLIENT_RETRY_STATUSES = frozenset({408, 409, 429})
 """Statuses below 500 that OpenAI's client libraries retry unless `x-should-retry` is false."""
 
-
 SERVER_ERROR = 500
-
 
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 
-
 HEADER_PARAMETERS = frozenset({"authorization", *(name.decode() for name in SCOPE_HEADERS)})
 """Names of headers that an error can name as its parameter."""
-
 
 MAX_PATH_LENGTH = 200
 """The most characters of a path in the log."""

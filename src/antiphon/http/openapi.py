@@ -58,7 +58,6 @@ PAGES = (
     ("/docs/page.js", "page.js", "text/javascript"),
 )
 
-
 OPENAPI_VERSION = "3.2.0"
 
 STATUS_DESCRIPTIONS: Mapping[int, str] = {

@@ -32,26 +32,20 @@ MAX_HEADER_BYTES = 1 << 16
 """The most bytes of request line and headers together. It is the limit of common proxies and leaves room for
 any credential."""
 
-
 MAX_PIPELINED = 8
 """The most requests that can wait behind a running one. Up to this number the server continues to read, so it
 notices a disconnect."""
 
-
 END_OF_HEAD = b"\r\n\r\n"
 """The end of the request line and headers."""
-
 
 ANSWER_START = b"HTTP/1.1 "
 """The first bytes of an answer."""
 
-
 HTTP_2 = b"h2c"
-
 
 UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 """The header that asks for HTTP/2. Java's client sends it in its first request."""
-
 
 LINGER_SECONDS = 5.0
 """Seconds after an answer in which the rest of a body can arrive and the client can read a refusal."""

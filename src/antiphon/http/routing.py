@@ -18,14 +18,11 @@ from antiphon.domain.ledger import NOTHING
 UNKNOWN_PATH = "other"
 """The metrics label of every unknown path. So paths that callers invent never become labels."""
 
-
 MAX_PATH_LENGTH = 200
 """The most characters of a path that gets a suggestion."""
 
-
 MAX_DROPPED = 3
 """The most segments that a suggestion drops from a path's beginning, as from `/openai/api/v1`."""
-
 
 SIMILARITY = 0.85
 """The smallest similarity between a wrong path and its suggestion, from 0 to 1."""

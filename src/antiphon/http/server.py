@@ -39,7 +39,6 @@ COLLECTION_THRESHOLD = 10_000
 """The number of new objects that starts a garbage collection. Python's default of 700 is about one request,
 so every request would start a scan of all running requests."""
 
-
 GRACE_SECONDS = 2.0
 """Seconds for which a retiring process keeps idle connections for requests that are on their way."""
 

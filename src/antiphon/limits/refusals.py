@@ -21,7 +21,6 @@ NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
 )
 """Singular and plural of the unit of each measure."""
 
-
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 

@@ -17,28 +17,22 @@ from antiphon.store.base import EntryStore
 SECOND_MS = 1_000
 """Milliseconds."""
 
-
 HOUR_MS = 3600 * SECOND_MS
 """Milliseconds. Usage in calendar periods is read in sums of an hour, because every period begins with a full
 hour."""
 
-
 SLIDING_WINDOW = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
 """Milliseconds of past usage that a sliding window needs: its length plus one bucket."""
-
 
 GRACE_MS = 10 * SECOND_MS
 """Milliseconds after the start of a coordinator. By then every process has reported its running and ended
 requests."""
 
-
 RETRY_PAUSE_S = 1.0
 """Seconds after a failed read of the ledger in which it is not read again."""
 
-
 SeedAmounts = Mapping[str, Sequence[tuple[float, int]]]
 """By limit id: pairs of a time in Unix seconds and the amount used at this time."""
-
 
 Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
 """Reads the usage of limits in their current windows. Raises StoreUnavailable."""

@@ -41,7 +41,6 @@ DEPLOYING_IS_OFF = (
     "restart the server"
 )
 
-
 HUB_ONLY = (
     "a project's key loads adapters from the hub alone, since files of the server are the operator's: deploy "
     "one with model_source HF_HUB"

@@ -34,7 +34,6 @@ class CountedAnswer(Protocol):
 
 T = TypeVar("T", bound=CountedAnswer)
 
-
 Attempt = Callable[[RouteUse, Reserve], Awaitable[T]]
 """Sends the request on one route, after its usage is reserved."""
 

@@ -81,7 +81,6 @@ The load counts requests in flight."""
 _MASK = (1 << 64) - 1
 _HALF = 1 << 32
 
-
 LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
 """The states of an engine that is loaded on request, before it is ready."""
 

@@ -21,18 +21,14 @@ from antiphon.weights.kv_cache_size import estimate_memory, measure_available_me
 
 H = TypeVar("H")
 
-
 NO_MEMORY_S = 2.0
 """Seconds before another attempt at a load that failed for lack of memory."""
-
 
 FAILURE_S = 5.0
 """Seconds before another attempt at a load that failed for another reason."""
 
-
 IDLE_REPLY_S = 2.0
 """Seconds in which a host must report its use. A host without a report counts as in use."""
-
 
 GIB = 1024**3
 

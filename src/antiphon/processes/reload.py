@@ -26,14 +26,11 @@ from antiphon.telemetry.logs import record
 HOST_DEADLINE = 5.0
 """Seconds in which an engine host must end by itself."""
 
-
 PREPARE_S = 30.0
 """Seconds in which an HTTP process must prepare. It proves the templates of new local models in this time."""
 
-
 APPLY_S = 5.0
 """Seconds in which an HTTP process must apply the prepared change. It takes milliseconds."""
-
 
 LoadSettings = Callable[[Settings], tuple[Settings, tuple[str, ...]]]
 """Loads and checks the settings again, from the same sources as at the start. The parameter is the current
@@ -165,8 +162,8 @@ class Reloads(Struct):
         return late_processes
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
-        """Ends a host when no call needs it, or after the retire timeout. Before that, waits for the drain
-        timeout, for requests that have not reached the host yet."""
+        """Waits for the drain timeout, for requests that have not reached the host yet. Then ends the host
+        when no call needs it, or after the retire timeout."""
         host.watch.forbid_restart()
         await asyncio.sleep(server.drain_timeout)
         with suppress(TimeoutError):

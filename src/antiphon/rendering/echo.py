@@ -24,7 +24,6 @@ DELTA_TOKENS = 256
 """The number of tokens in one delta of a scored prompt. A delta with all alternatives takes seven
 milliseconds to encode. After each delta, other requests run."""
 
-
 MANY_TOKENS = 10_000
 """For more tokens than this, a thread computes the layout. This many tokens take about ten milliseconds."""
 

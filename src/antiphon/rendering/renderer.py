@@ -61,7 +61,6 @@ T = TypeVar("T")
 MANY_TOKENS = 10_000
 """More tokens than this are decoded in a thread. This many tokens take about two milliseconds."""
 
-
 CHECK_LIMITS = QueueLimits(
     sys.maxsize, sys.maxsize, queue_per_actor=64, item_name="constraints", at_once_per_actor=2
 )

@@ -19,7 +19,6 @@ LONG_TEXT = 8192
 """For texts with more characters, callers take turns. The slowest text of this size takes about twenty
 milliseconds."""
 
-
 QUEUE_LIMITS = QueueLimits(
     at_once=1, queue=512, queue_per_actor=256, seconds_per_item=0.1, item_name="long texts"
 )

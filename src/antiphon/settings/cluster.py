@@ -19,16 +19,12 @@ from antiphon.settings.server import (
 LOCAL = "local"
 """The value of `address` that starts a new cluster on this machine."""
 
-
 ADDRESS = re.compile(r"[^\s/:@\[\]]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
-
 
 MIN_TOKEN_LENGTH = 16
 
-
 RAY_TOKEN, RAY_TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 """Ray's own variables for its token. KubeRay sets the first one in its pods."""
-
 
 CLUSTER_ONLY = ("replicas", "max_replicas", "replica_cpus", "replica_gpus", "replica_resources")
 """Settings of a model that have an effect only in a cluster."""
@@ -175,7 +171,6 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
 
 
 DEFAULTS = msgspec.structs.asdict(ClusterSettings())
-
 
 DEFAULT_MODEL = ModelSettings(name="-", path="-")
 

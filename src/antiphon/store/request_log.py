@@ -18,9 +18,7 @@ from antiphon.store.ledger import UNSUPPORTED
 
 RECORDS = schema.requests_logged
 
-
 SUMMARIES = schema.summaries
-
 
 ERASURE_MARK = "erased "
 """The prefix of the name of a mark, before the project's id. The value of the mark is the time of the last

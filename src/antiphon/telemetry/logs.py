@@ -27,7 +27,6 @@ LOGGER = logging.getLogger("antiphon")
 FIELDS = "antiphon_fields"
 """The attribute of a LogRecord that contains the values."""
 
-
 _COMMON_ATTRIBUTES = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
 """The attributes that all records share. They are computed once, because this takes half the time of a
 record."""

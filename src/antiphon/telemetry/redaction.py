@@ -16,14 +16,11 @@ from antiphon.domain.tenancy import Redaction
 MAX_DEPTH = 60
 """The nesting depth of JSON up to which values are searched. Deeper values are removed."""
 
-
 CUT_MARK = " [cut]"
 """The mark at the end of a text that was cut."""
 
-
 PIECE_LENGTH = 8 << 10
 """The number of characters of one piece. A piece has up to twice as many if no boundary is found."""
-
 
 BOUNDARY = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
 """A boundary between pieces: no pattern matches across it."""

@@ -221,7 +221,6 @@ OUTPUT_RULES = (
     check_prompt_scores,
 )
 
-
 STORY_PROMPT = RawPrompt("Once upon a time there was a cat that")
 OTHER_PROMPT = RawPrompt("Hello world, the dog is in")
 GetLoad = Callable[[], Awaitable[Load]]

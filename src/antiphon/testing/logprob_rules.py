@@ -201,7 +201,6 @@ VALUE_RULES = (
     check_shared_prompt,
 )
 
-
 WIDTH = 3
 """The number of alternatives that the rules request."""
 

@@ -258,7 +258,6 @@ SCRIPTED_PROFILE = Profile(
     engine="scripted",
 )
 
-
 OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 
 

@@ -162,7 +162,6 @@ SAMPLING_RULES = (
     check_mirostat,
 )
 
-
 NAME_SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["a"]}},

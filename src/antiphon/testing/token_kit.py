@@ -253,7 +253,6 @@ RULES = (
     *QUEUE_RULES,
 )
 
-
 UNKNOWN = "0" * 64
 LENGTH = 12
 

@@ -187,7 +187,6 @@ SAMPLE_BYTES = 1 << 16
 """The number and size of the samples of a model's file for its fingerprint. Further training of a model
 changes them."""
 
-
 SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 """The name of one part of a split model."""
 

@@ -407,7 +407,6 @@ TENSOR_TYPES: dict[int, TensorType] = {
     42: TensorType("Q2_0", 64, 18),
 }
 
-
 PART_NAME = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 
 MOST_PARTS = 1000

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 lora_app = console.create_group("lora", "Load, list and unload LoRA adapters of a running server.")
 
-
 LOAD_PATH, UNLOAD_PATH = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-
 
 DEPLOY_PATH = "/empower/api/v1/lora"
 
-
 HUB_PREFIX = "hf:"
-
 
 ROOT_CHARACTERS = 23
 """Displayed characters of an adapter's content: `sha256:` and the beginning of the digest."""

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 requests_app = console.create_group("requests", "Recorded requests of a project on a running server.")
 
-
 Project = Annotated[str, typer.Argument(help="The project's name or id.")]
-
 
 SHOWN_CHARACTERS = 60
 """Characters of a request in the table."""

@@ -60,7 +60,6 @@ FEATURE_NAMES = {
 ESSENTIAL_FEATURES = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
 """Features without which a model is many times slower."""
 
-
 MEASURED_GAIN = (
     "measured on two cores with 0.5 B parameters in Q8_0, a library for AVX-512 was 1.3 times as fast with "
     "eight simultaneous requests, and no faster with one"

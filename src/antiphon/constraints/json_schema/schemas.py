@@ -224,7 +224,6 @@ COMPILER_FORMATS = {
 }
 """Formats that the compiler implements correctly, with their most characters."""
 
-
 SINGLE_KEYWORDS = frozenset(
     "items additionalItems additionalProperties contains not if then else propertyNames unevaluatedItems "
     "unevaluatedProperties contentSchema extends".split()

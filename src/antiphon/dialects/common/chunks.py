@@ -243,7 +243,6 @@ _encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
-
 _ENCODED_PLACEHOLDER = _encode(TEXT_PLACEHOLDER)
 
 

@@ -24,14 +24,11 @@ from antiphon.errors import InvalidValue
 MAX_INPUTS = 2048
 """The most inputs of one request. OpenAI has the same limit."""
 
-
 ENCODING_FORMATS = ("float", "base64")
-
 
 MANY_VECTOR_BYTES = 1 << 16
 """A thread encodes an answer if its vectors have more bytes. Encoding this many bytes as JSON takes some
 milliseconds."""
-
 
 _encode = msgspec.json.Encoder().encode
 

@@ -84,7 +84,6 @@ _NAMES: Mapping[Need, str] = {
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
 """The need of each field. Other fields need nothing."""
 
-
 END_USER = "The end user, for the records of usage. Ignored without keys."
 TAGS = "Up to 16 pairs of texts, of 64 and 512 characters, for the records of usage. Ignored without keys."
 """The meaning of two fields that are the same in every dialect."""

@@ -76,7 +76,6 @@ APPLY = frozenset({FieldScope.APPLY})
 LOAD = frozenset({FieldScope.LOAD})
 UNLOAD = frozenset({FieldScope.UNLOAD})
 
-
 RENDERED: Mapping[str, str] = MappingProxyType(
     {
         "add_generation_prompt": "Whether the assistant's turn begins after the messages; true by default.",
@@ -90,7 +89,6 @@ RENDERED: Mapping[str, str] = MappingProxyType(
         "documents": "Objects to answer from, for a template that reads documents. Otherwise refused.",
     }
 )
-
 
 LEGACY = "OpenAI has replaced it by tools; send tools"
 WIDTH = "at most ANTIPHON_MAX_LOGPROBS (20); -1 means the whole vocabulary"
@@ -238,7 +236,6 @@ GENERATING: tuple[RequestField, ...] = (
     declare_refused("logits_processors", BOTH, "code from a request is never run; leave it out", []),
 )
 
-
 UNKNOWN_MEDIA = (
     "messages contain text, images (image_url) and recordings (input_audio) for models that take them "
     "(modalities in /v1/models/{model}); leave it out"
@@ -359,7 +356,6 @@ MESSAGES: tuple[RequestField, ...] = (
     declare_refused("custom", CALL, "only functions are called; send type function"),
 )
 
-
 REASONING: tuple[RequestField, ...] = (
     *declare_supported(
         CHAT,
@@ -376,7 +372,6 @@ REASONING: tuple[RequestField, ...] = (
     ),
     declare_refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),
 )
-
 
 OTHERS: tuple[RequestField, ...] = (
     *declare_supported(

@@ -41,7 +41,6 @@ name."""
 
 ROLES = {role.value: role for role in Role}
 
-
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """The name of a template's variable."""
 
@@ -49,7 +48,6 @@ LARGEST_VALUES = 100_000
 """The most characters of JSON in `chat_template_kwargs`: enough for some tools or a long text."""
 
 TEMPLATE_VALUES_FIELD = "chat_template_kwargs"
-
 
 DEFAULT_REASONING = Reasoning()
 """The reasoning options of a request without reasoning fields."""

@@ -13,30 +13,22 @@ from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, Unkno
 MOST_PARTS = 32
 """The most parts of a form."""
 
-
 FORM_OVERHEAD = 64 * 1024
 """The most bytes of a form in addition to its file."""
-
 
 LONGEST_HEADERS = 8192
 """The most bytes of a part's headers."""
 
-
 LONGEST_FIELD = 10_000
 """The most bytes of a field that is not a file."""
 
-
 BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-
 
 PARAMETER = re.compile(r';\s*([a-z]+\*?)=(?:"((?:[^"\\]|\\.)*)"|([^;\s"]*))', re.IGNORECASE)
 
-
 ESCAPED = re.compile(r'\\(["\\])')
 
-
 PLAIN_CODINGS = frozenset({"7bit", "8bit", "binary"})
-
 
 BinaryText = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 """A file of a form, in the OpenAPI document."""

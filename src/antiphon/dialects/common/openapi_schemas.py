@@ -12,7 +12,6 @@ from antiphon.dialects.common.field_table import FieldSupport, Table
 
 REF = "#/components/schemas/{name}"
 
-
 BRACES = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 

@@ -78,7 +78,6 @@ LONGEST_USER = 512
 """The most characters of an end user's name. Any email address is shorter, and the name is stored with each
 request."""
 
-
 LONGEST_CACHE_KEY = 1024
 """The most characters of a prompt cache key. Routes are chosen by it, and vendors accept fewer."""
 

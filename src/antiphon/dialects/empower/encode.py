@@ -44,9 +44,7 @@ from antiphon.errors import AntiphonError
 ID_PREFIX = "cmpl-"
 """The prefix of an answer's id, also for chats."""
 
-
 THINKING, END_THINKING = "<thinking>", "</thinking>"
-
 
 _encode = msgspec.json.Encoder().encode
 

@@ -23,12 +23,9 @@ class EmpowerScope(StrEnum):
 
 CHAT = frozenset({EmpowerScope.CHAT})
 
-
 DEPLOY = frozenset({EmpowerScope.DEPLOY})
 
-
 ELSEWHERE = "/v1/chat/completions has it"
-
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -94,11 +91,8 @@ FIELDS: tuple[RequestField, ...] = (
     ),
 )
 
-
 FIELD_TABLE = FieldTable(FIELDS, tuple(EmpowerScope), endpoints=tuple(EmpowerScope))
 
-
 TABLES = FIELD_TABLE.tables
-
 
 filter_fields = FIELD_TABLE.filter

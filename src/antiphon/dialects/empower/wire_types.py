@@ -22,10 +22,8 @@ from antiphon.dialects.common.response_types import FinishName, ToolCallPart, To
 
 LONGEST_REVISION = 200
 
-
 LONGEST_TOKEN = 512
 """The most characters of a hub token. Today's tokens have 37."""
-
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 

@@ -33,21 +33,15 @@ class FireworksScope(StrEnum):
 
 CHAT = frozenset({FireworksScope.CHAT})
 
-
 TEXT = frozenset({FireworksScope.TEXT})
-
 
 BOTH = CHAT | TEXT
 
-
 RAW = "text completions do not separate reasoning; send messages to chat/completions"
-
 
 GUESS = "guesses of the answer are not used to make it faster; leave it out"
 
-
 LEGACY = "tools took its place; send tools"
-
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -145,11 +139,8 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("function_call", CHAT, LEGACY, "none", "auto"),
 )
 
-
 FIELD_TABLE = FieldTable(FIELDS, tuple(FireworksScope), endpoints=tuple(FireworksScope))
 
-
 TABLES = FIELD_TABLE.tables
-
 
 filter_fields = FIELD_TABLE.filter

@@ -45,14 +45,11 @@ from antiphon.errors import InvalidValue
 NAME_GAP = re.compile(r"[^a-zA-Z0-9_-]")
 """A character that names must not contain."""
 
-
 DOT = "."
 """The text of a message that JamAI adds, and of an empty system message."""
 
-
 EMPTY: tuple[object, ...] = ("", [])
 """Values that the product's client sends for a missing keyword."""
-
 
 KEYWORDS = ("type", "description", "enum")
 
@@ -150,10 +147,8 @@ def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
 DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
 """The page's defaults. They override a model's own defaults."""
 
-
 MAX_TOKENS = 2048
 """The page's default of max_tokens."""
-
 
 SAME_FIELDS = (
     "messages", "tools", "tool_choice", "temperature", "top_p", "stream", "stop", "presence_penalty",
@@ -161,16 +156,13 @@ SAME_FIELDS = (
 )  # fmt: skip
 """The fields that have the same name in `/v1`."""
 
-
 OPTIONAL = frozenset(
     "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
     "thinking_budget".split()
 )
 """Parameters that are ignored if the model does not support them, as on JamAI's page."""
 
-
 REASONING_FIELD_NAMES = ReasoningFieldNames("reasoning_effort", "thinking_budget", "disable")
-
 
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
 """Values that the product's client sends for missing parameters. They count as absent."""

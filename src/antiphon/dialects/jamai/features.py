@@ -10,7 +10,6 @@ from antiphon.errors import FeatureNotServed
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-
 FEATURES: Mapping[str, str] = MappingProxyType(
     {
         "v1/gen_tables": "generative tables at /v1; knowledge tables are at /v2",
@@ -30,10 +29,8 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 )
 """Maps paths below the base to the parts that are missing there."""
 
-
 NO_KEYS = "access tokens, since keys are off; set ANTIPHON_KEYS=true and restart the server"
 """The message about access tokens if keys are off."""
-
 
 PROJECT_CHANGES = "changes of projects; the admin API has them"
 """The message about methods other than GET for a project."""

@@ -26,21 +26,15 @@ class JamaiScope(StrEnum):
 
 CHAT = frozenset({JamaiScope.CHAT})
 
-
 MESSAGE = frozenset({JamaiScope.MESSAGE})
-
 
 EMBEDDINGS = frozenset({JamaiScope.EMBEDDINGS})
 
-
 RERANK = frozenset({JamaiScope.RERANK})
-
 
 OPTIONAL = "Ignored by models that do not support it."
 
-
 CHOSEN = "If it is empty, the server takes the first model that can do the request."
-
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -101,13 +95,10 @@ FIELDS: tuple[RequestField, ...] = (
     ),
 )
 
-
 FIELD_TABLE = FieldTable(
     FIELDS, tuple(JamaiScope), endpoints=(JamaiScope.CHAT, JamaiScope.EMBEDDINGS, JamaiScope.RERANK)
 )
 
-
 TABLES = FIELD_TABLE.tables
-
 
 filter_fields = FIELD_TABLE.filter

@@ -20,21 +20,15 @@ from antiphon.retrieval.base import LONGEST_NAME
 
 ROOT = f"{BASE}/v2/gen_tables/knowledge"
 
-
 TAG = "knowledge"
-
 
 TABLE_ID = "table_id"
 
-
 TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
-
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
-
 TableId = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-
 
 encode = msgspec.json.Encoder().encode
 

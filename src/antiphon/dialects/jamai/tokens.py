@@ -43,22 +43,16 @@ from antiphon.errors import InvalidValue, MissingParameter, PermissionDenied
 
 _encode = msgspec.json.Encoder().encode
 
-
 TOKENS_PATH = f"{BASE}/v2/pats"
 
-
 TOKEN_SORT_KEYS = ("id", "name", "created_at", "updated_at", "expiry")
-
 
 LONGEST_NAME = 255
 """The most characters of a token's name. JamAI has the same limit."""
 
-
 NO_STORE = ((b"cache-control", b"no-store"),)
 
-
 TokenName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-
 
 Expiry = Annotated[datetime, Meta(tz=True)]
 

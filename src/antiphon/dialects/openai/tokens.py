@@ -59,7 +59,6 @@ MODEL_QUERY: Mapping[str, Any] = {
 
 _encode = msgspec.json.Encoder().encode
 
-
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 

@@ -16,13 +16,10 @@ from antiphon.validation_messages import STEP
 
 _encode = msgspec.json.Encoder().encode
 
-
 QUERY = "query"
 """The start of a query parameter's path, such as `query.page`."""
 
-
 BAD_REQUEST, UNPROCESSABLE = 400, 422
-
 
 ERROR_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -34,10 +31,8 @@ ERROR_TYPES: Mapping[str, str] = MappingProxyType(
 )
 """FastAPI's type of a problem, by the error's code. Other errors keep their code."""
 
-
 PROJECT, ACCOUNT = "x-project-id", "x-selected-account-id"
 """The header that selects a project, and Scale's name of it."""
-
 
 HEADER_NAMES: Mapping[str, str] = MappingProxyType(
     {"authorization": "x-api-key", PROJECT: ACCOUNT, "x-user-id": "x-user-id"}

@@ -34,27 +34,19 @@ class SgpScope(StrEnum):
 
 CHAT = frozenset({SgpScope.CHAT})
 
-
 TEXT = frozenset({SgpScope.TEXT})
-
 
 BOTH = CHAT | TEXT
 
-
 MESSAGE = frozenset({SgpScope.MESSAGE})
-
 
 IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
 
-
 CHAT_ALONE = "only chats have it; send messages to chat/completions"
-
 
 LEGACY = "tools took its place; send tools"
 
-
 LIMITS = "max_completion_tokens comes before max_tokens, and this before max_new_tokens."
-
 
 FIELDS: tuple[RequestField, ...] = (
     *declare_supported(
@@ -170,15 +162,12 @@ FIELDS: tuple[RequestField, ...] = (
     ),
 )
 
-
 FIELD_TABLE = FieldTable(
     (*FIELDS, *LEGACY_FIELDS),
     (*SgpScope, *LegacyScope),
     endpoints=(SgpScope.CHAT, SgpScope.TEXT, LegacyScope.CHAT, LegacyScope.TEXT),
 )
 
-
 TABLES = FIELD_TABLE.tables
-
 
 filter_fields = FIELD_TABLE.filter

@@ -277,7 +277,6 @@ FIELDS: tuple[RequestField, ...] = (
 
 filter_fields = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT)).filter
 
-
 TEMPERATURE = 0.2
 """The product's default of temperature. It overrides a model's own default."""
 

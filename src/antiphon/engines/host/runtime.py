@@ -17,15 +17,12 @@ from antiphon.locked_directory import create_locked_directory, remove_unlocked
 
 DIRECTORY_PREFIX = "antiphon-"
 
-
 LOCK_PATIENCE = 1.0
 """Seconds that an ending child waits for the lock. A killed supervisor closes its pipes before its files, and
 other children end at the same moment."""
 
-
 SHORT_DIRECTORY = "/tmp"  # noqa: S108 - the directory inside it has mode 0700
 """The directory to use if the paths of the configured ones are too long."""
-
 
 LONGEST_PATH = 100
 """The most bytes of a socket's path: the kernel allows 108 (104 on other systems), including the final

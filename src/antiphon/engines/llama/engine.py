@@ -116,7 +116,6 @@ TOKENIZER_STACK_BYTES = 64 * 1024 * 1024
 """Bytes of stack of a tokenizing thread. Some of llama.cpp's pre-tokenizers recurse, and longer texts need
 deeper recursion. Only the used part of the stack takes memory."""
 
-
 LONG_TEXT = 8192
 """Texts with more characters go to the second tokenizing thread, because some texts take seconds for a
 megabyte."""

@@ -19,7 +19,6 @@ GUIDE_PATIENCE = 0.002
 """Seconds that a step waits for forced tokens and masks. Nearly all come sooner, and a step takes longer. A
 sequence whose guide is not ready by then skips the step."""
 
-
 SLOW_GUIDE = 0.02
 """Seconds after which a step no longer waits for a guide, so that a slow constraint does not delay other
 sequences."""

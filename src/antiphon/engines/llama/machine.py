@@ -9,12 +9,9 @@ from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
 
-
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
-
 WAIT_POLICY, PASSIVE = "OMP_WAIT_POLICY", "passive"
-
 
 SHORT_SPIN = {
     # These variables make threads sleep while they wait at a barrier. If other programs use the machine,
@@ -24,7 +21,6 @@ SHORT_SPIN = {
     WAIT_POLICY: PASSIVE,
     "GOMP_SPINCOUNT": "1000",
 }
-
 
 QUIET_END = {
     # At a failed assertion ggml starts a debugger to print a backtrace, which delays the restart by seconds.

@@ -129,10 +129,8 @@ YIELD_DELAY = 0.25
 """Seconds that a caller waits before another caller must yield a place. A place may become free by itself in
 that time."""
 
-
 MIN_RUN_SECONDS = 1.0
 """Seconds that a sequence runs before it may yield."""
-
 
 MIN_NEW_TOKENS = 16
 """The number of tokens that a sequence computes for the first time before it may yield again. So every

@@ -26,7 +26,6 @@ COUNTED_FIELDS = frozenset(
 """Fields that determine what is generated and how much. Limits and prices rely on the server's values, so
 callers can never add these fields."""
 
-
 LONGEST_SHOWN = 64
 """The most characters of a caller's name in an error."""
 

@@ -72,7 +72,6 @@ ANSWER_FAILURES = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
 ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
 
-
 IGNORED_HEADER, RELAXED_HEADER = "x-antiphon-ignored", "x-antiphon-relaxed"
 """Headers of another Antiphon: fields that it ignores, and keywords of schemas that it does not enforce."""
 

@@ -24,37 +24,29 @@ from antiphon.errors import (
 LONGEST_MESSAGE = 500
 """The most characters of a vendor's message that a caller sees."""
 
-
 LONGEST_RETRY = 86_400.0
 """The most seconds of a Retry-After. A longer one is shortened to this."""
 
-
 ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>,;]+", re.IGNORECASE)
-
 
 IP_ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\])(?::\d+)?(?!\.?\w)"
 )
-
 
 KEY = re.compile(
     r"\b(?:(?:sk|pk|gsk|xai|key|api)[-_](?=[\w\-.]*[\d*])|AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE
 )
 """Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
 
-
 FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 """The name of a field in a request."""
-
 
 TOO_LONG_CODES: frozenset[str] = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
 )
 
-
 OUT_OF_CREDIT = frozenset({"insufficient_quota", "insufficient_balance", "billing_hard_limit_reached"})
 """Codes of an account without credit. OpenAI sends them with 429, but waiting does not help."""
-
 
 ERROR_BY_STATUS: Mapping[int, type[ProviderError]] = {
     401: ProviderKeyRefused,
@@ -68,10 +60,8 @@ ERROR_BY_STATUS: Mapping[int, type[ProviderError]] = {
 """The error of each status that has its own. Others give ProviderRefused below 500, and ProviderFailed
 above."""
 
-
 KEY_REFUSED = frozenset({"API_KEY_INVALID"})
 """Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
-
 
 MESSAGES: Mapping[type[ProviderError], str] = {
     ProviderKeyRefused: "refused this server's key; the operator must correct it",

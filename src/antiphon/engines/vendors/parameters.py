@@ -95,7 +95,6 @@ OTHER_NAMES = frozenset(
 ) | {"prompt (token ids)", ALL_LOGPROBS, SCHEMA, CHOSEN_TOOLS, LAST_ANSWER}
 """Names of parameters that are neither sampling options nor `VendorOptions`."""
 
-
 RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 """Names for rankings of documents and their parameter, among the parameters that a provider takes."""
 
@@ -116,7 +115,6 @@ PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"
 provider takes."""
 
 UNSET = object()
-
 
 PLAIN_OUTPUT = Output()
 

@@ -59,7 +59,6 @@ class RerankWire(Struct):
 
 _read_scores = msgspec.json.Decoder(RerankWire).decode
 
-
 _write_rerank = msgspec.json.Encoder().encode
 
 

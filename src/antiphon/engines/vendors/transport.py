@@ -332,7 +332,6 @@ def _end_if_late(response: UpstreamResponse, now: float) -> bool:
 MAX_EVENT = 16 << 20
 """The most bytes of one event. An event with tokens is never larger."""
 
-
 LARGE_EVENT_BYTES = 65_536
 """The size in bytes of an incomplete event above which its further parts are collected in a list, and joined
 only once."""

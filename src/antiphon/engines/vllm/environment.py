@@ -16,13 +16,10 @@ VLLM_VERSION = "0.32."
 """The beginning of the vLLM releases whose interfaces this package uses. Run `make cluster-test` before you
 change it."""
 
-
 PROBE_TIMEOUT = 120.0
 """Seconds for the probe. It takes a tenth of a second, but longer on a busy machine."""
 
-
 REMEDY = "run `make cluster`, and set interpreter to .venvs/cluster/bin/python"
-
 
 VLLM_PROBE = """
 import json

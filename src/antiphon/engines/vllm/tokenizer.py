@@ -17,10 +17,8 @@ from antiphon.engines.vllm.folder import TOKENIZER, ModelFolder, read_tokenizer_
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """A piece that means one byte, in SentencePiece's vocabularies."""
 
-
 SPACE = "▁"
 """The character for a space in SentencePiece's vocabularies."""
-
 
 PROBE = "a"
 

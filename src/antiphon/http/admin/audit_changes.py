@@ -12,16 +12,12 @@ from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE
 
 TIME_FIELDS = frozenset({"archived", "created", "disabled", "expires", "revoked", "since", "until"})
 
-
 PRICE_FIELDS = frozenset({"input", "output", "cached", "request"})
-
 
 PATTERN_FIELDS = frozenset({"models", "endpoints"})
 
-
 OMITTED_FIELDS = frozenset({"created", "creator", "digest", "family"})
 """Fields of a new row that the audit entry shows in fields of its own."""
-
 
 FIELD_NAMES = {"logging": "recording"}
 

@@ -66,7 +66,6 @@ GENERATED_ID = re.compile("([a-z]+_[0-9a-z]{9})[0-9a-z]{10}")
 """An id that the server generates. Its group 1 begins with the kind of object and contains the millisecond of
 creation, so ids of one kind sort by time."""
 
-
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 
@@ -246,7 +245,6 @@ EXPECTED_TEXTS: Mapping[str, str] = MappingProxyType(
 )
 """The accepted values of fields with a pattern, by the field's name."""
 
-
 EXPECTED_CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": tuple(KeyKind),
     "role": tuple(ProjectRole),
@@ -256,7 +254,6 @@ EXPECTED_CHOICES: Mapping[str, tuple[str, ...]] = {
     "redact": tuple(Redaction),
 }
 """The accepted values of fields with fixed choices, by the field's name."""
-
 
 MAX_NAMES = 8
 """The most names in one sentence."""

@@ -30,18 +30,13 @@ from antiphon.retrieval.knowledge import SearchMode, TableSearch
 
 CHUNKS = f"{TABLE}/chunks"
 
-
 CHUNK = f"{CHUNKS}/{{chunk}}"
-
 
 SEARCH = f"{TABLE}/search"
 
-
 Text = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 
-
 Title = Annotated[str, Meta(max_length=LONGEST_TEXT)]
-
 
 Page = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 

@@ -54,7 +54,6 @@ PAUSE_S = 0.02
 GREETING_S = 5.0
 """Seconds for the coordinator's greeting."""
 
-
 PING_S = 1.0
 """Seconds in which a running coordinator must answer."""
 
@@ -65,7 +64,6 @@ LEAVING_S = 5.0
 """Seconds at the end in which the coordinator of this process can write to the database."""
 
 LOCK_SUFFIX = ".lock"
-
 
 OpenCoordinator = Callable[[], AbstractAsyncContextManager[Coordinator]]
 """Opens a coordinator inside this process."""

@@ -171,17 +171,12 @@ class DirectoryChanged(Frame, tag=7):
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
 
-
 ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
-
 
 Reply = LimitsReply | Refused | TotalsReply | CompletedReply
 
-
 ToProcess = Hello | Welcome | Reply | Names | DirectoryChanged
 
-
 TO_COORDINATOR = msgspec.msgpack.Decoder(tuple[int, list[ToCoordinator]])
-
 
 TO_PROCESS = msgspec.msgpack.Decoder(tuple[int, list[ToProcess]])

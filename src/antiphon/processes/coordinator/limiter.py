@@ -31,14 +31,11 @@ from antiphon.processes.coordinator.frames import (
 RECENT_S = 10.0
 """Seconds for which a settled claim is stored, because the death of a coordinator can be noticed late."""
 
-
 PATIENCE_S = 3.0
 """Seconds that a request waits for a missing coordinator. A new one starts within one or two seconds."""
 
-
 RETRY_AFTER = 1.0
 """The retry delay for callers in seconds."""
-
 
 NOTHING = Amounts()
 

@@ -51,15 +51,11 @@ class IndexFailure(Frame, tag=2):
 Encoded = msgspec.Raw
 """Encoded arguments, or an encoded result."""
 
-
 ToKnowledge = Hello | IndexCall | CancelIndexCall
-
 
 FromKnowledge = Hello | IndexResult | IndexFailure
 
-
 TO_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[ToKnowledge]])
-
 
 FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
 

@@ -23,11 +23,9 @@ from antiphon.telemetry.logs import record
 
 MODULE = "antiphon.processes.knowledge"
 
-
 FAILED_START_S = 5.0
 """Seconds after a failed start in which calls are refused immediately. A later call starts the process
 again."""
-
 
 POSTGRES_PREFIX = "PG"
 """The prefix of variables that PostgreSQL's client reads. Its password and certificate files are in the home

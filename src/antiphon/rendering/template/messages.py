@@ -19,7 +19,6 @@ ITEM_SIZE = 200
 """The characters that each message, tool or call adds to the estimate, besides its texts. A template runs
 about a dozen steps for each of them."""
 
-
 VALUE_SIZE = 8
 """The characters that each value of a tool's schema or document adds to the estimate, besides its texts."""
 

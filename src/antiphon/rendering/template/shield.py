@@ -24,7 +24,6 @@ PRIVATE_RANGES = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
 JSON_SYNTAX = frozenset('"\\')
 """Characters that are never replaced: a template's JSON filter must see the characters that it escapes."""
 
-
 SHORT_TEXT = 64
 """For shorter texts, one search for all characters is faster than a search for each character."""
 

@@ -16,26 +16,19 @@ from antiphon.rendering.template.messages import read_arguments
 INSTRUCTING_ROLES = frozenset((Role.SYSTEM, Role.DEVELOPER))
 """Roles that instruct the model."""
 
-
 FIRST_TEXT, SECOND_TEXT = "probe_first", "probe_second"
-
 
 _USER, _ASSISTANT = Message(Role.USER, "probe"), Message(Role.ASSISTANT, "probe")
 
-
 PROBE_ONE_SYSTEM = Conversation((Message(Role.SYSTEM, FIRST_TEXT), _USER))
 
-
 PROBE_TWO_SYSTEMS = Conversation((Message(Role.SYSTEM, FIRST_TEXT), Message(Role.SYSTEM, SECOND_TEXT), _USER))
-
 
 PROBE_LATER_SYSTEM = Conversation(
     (Message(Role.SYSTEM, FIRST_TEXT), _USER, _ASSISTANT, Message(Role.SYSTEM, SECOND_TEXT), _USER)
 )
 
-
 PROBE_DEVELOPER = Conversation((Message(Role.DEVELOPER, FIRST_TEXT), _USER))
-
 
 PROBES_BOTH_ROLES = (
     Conversation((Message(Role.SYSTEM, FIRST_TEXT), Message(Role.DEVELOPER, SECOND_TEXT), _USER)),
@@ -44,7 +37,6 @@ PROBES_BOTH_ROLES = (
     ),
 )
 """Probes with system messages and developer messages."""
-
 
 Shows = Callable[[Conversation, str], bool]
 """Whether the prompt of a conversation contains a text."""
@@ -125,14 +117,11 @@ def _merge_leading(leading: tuple[Message, ...]) -> tuple[Message, ...]:
 
 PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
 
-
 RESULT = "probe_result"
-
 
 PROBE_TOOLS = Conversation(
     (_USER,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
 )
-
 
 PROBE_CALL = Conversation(
     (
@@ -143,24 +132,18 @@ PROBE_CALL = Conversation(
     tools=PROBE_TOOLS.tools,
 )
 
-
 CUT = "probe_cut"
-
 
 PROBE_CUT_CALL = Conversation(
     (_USER, Message(Role.ASSISTANT, "", tool_calls=(replace(PROBE, arguments=f'{{"probe_key": "{CUT}'),))),
     tools=PROBE_TOOLS.tools,
 )
 
-
 PROBE_REASONING = Conversation((_USER, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _USER))
-
 
 PROBE_TEXT = Conversation((Message(Role.USER, RESULT),))
 
-
 PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _USER))
-
 
 TOOLS_EXPLANATION = (
     "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"

@@ -9,13 +9,10 @@ from antiphon.retrieval.ingest.records import format_row
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
-
 LISTS = {"ul": 0, "ol": 1}
 """The number of the first item of each kind of list; 0 for bullets."""
 
-
 CELLS = frozenset({"td", "th"})
-
 
 BLOCKS = frozenset(
     "address article aside blockquote body caption dd details dialog div dl dt fieldset figcaption "
@@ -24,13 +21,10 @@ BLOCKS = frozenset(
 ) | frozenset(HEADINGS)
 """Elements that are a block. Other elements are part of the text around them."""
 
-
 HIDDEN_ELEMENTS = frozenset("noscript script style svg template".split())
 """Elements whose content browsers do not show as text."""
 
-
 SPACE = re.compile(r"[ \t\n\r\f]+")
-
 
 MAX_LIST_DEPTH = 8
 """Deeper lists are indented no further."""

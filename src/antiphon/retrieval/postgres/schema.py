@@ -13,15 +13,12 @@ from antiphon.retrieval.postgres.database import INDEXED_DIMENSIONS, USE_FILES, 
 
 SCHEMA = "antiphon_knowledge"
 
-
 VERSION = 1
 """The version of the relations."""
-
 
 LOCK_NUMBER = 0x616E746B
 """The first of the two numbers of every advisory lock. The second is 0 for the schema, or a project's
 hash."""
-
 
 SHARED_RELATIONS = f"""
 CREATE SCHEMA {SCHEMA};
@@ -71,7 +68,6 @@ INSERT INTO {SCHEMA}.mark VALUES ('version', '{VERSION}');
 """`stored` is the size of texts and vectors in bytes. `tables.vector_type` is the pgvector type of the
 table's vectors."""
 
-
 TABLE_RELATIONS = """
 CREATE TABLE {chunks} (
     id bigint PRIMARY KEY,
@@ -98,14 +94,12 @@ CREATE TABLE {counts} (word text COLLATE "C" PRIMARY KEY, chunks bigint NOT NULL
 has the number of ready chunks that contain a word. Rows of words are stored inline (toast_tuple_target),
 because a search reads one for each hit."""
 
-
 TABLE_INDEXES = """
 CREATE INDEX ON {chunks} (document, id);
 CREATE INDEX ON {words} (document);
 CREATE INDEX ON {words} USING gin (words) WITH (fastupdate = off) WHERE ready;
 """
 """Search finds only rows that are `ready`. Its indexes contain only these rows, so that it finds enough."""
-
 
 TABLE_VECTORS = """
 CREATE TABLE {vectors} (
@@ -117,14 +111,11 @@ CREATE TABLE {vectors} (
 """
 """HNSW visits removed rows until they are vacuumed, so vacuum runs early."""
 
-
 TABLE_VECTOR_INDEXES = """
 CREATE INDEX ON {vectors} (document);
 """
 
-
 NEAREST_INDEX = "CREATE INDEX ON {vectors} USING hnsw (value {operators}) WHERE ready"
-
 
 RELATIONS = ("chunks", "words", "counts", "vectors")
 

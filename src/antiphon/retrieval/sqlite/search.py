@@ -24,13 +24,10 @@ STALE_SHARE = 10
 """The cached count of a word's chunks is read again after the table has grown or shrunk by one of this many
 parts, a tenth."""
 
-
 MOST_COUNTED_WORDS = 50_000
 """The most words whose counts are cached for a table."""
 
-
 ATTEMPTS = 20
-
 
 ATTEMPT_PAUSE_S = 0.005
 """The most attempts of a search, and the seconds between two of them. A search is repeated if a write changes

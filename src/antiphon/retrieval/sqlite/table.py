@@ -49,7 +49,6 @@ DOCUMENT_VECTORS = """
 SELECT vector.id, vector.document, value FROM chunk JOIN vector USING (id) WHERE chunk.document = ?
 """
 
-
 SWEEP_PAGES = 500
 """How many pages of the full-text index one step of a sweep writes. A step takes a few milliseconds."""
 

@@ -15,31 +15,24 @@ from antiphon.retrieval.knowledge import ChunkSizes
 TEXTS_PER_CALL = 64
 """Texts per embedding call."""
 
-
 RESERVED_TOKENS = 6
 """Tokens of a model's context that are reserved for special tokens around a text. Known models need two or
 three."""
 
-
 DEFAULT_CHUNK_TOKENS = 512
 """The default size of a chunk in tokens, if the model can read so many."""
-
 
 DEFAULT_CHUNK_CHARACTERS = 2000
 """The default size of a chunk in characters, if the model's tokens cannot be counted."""
 
-
 OVERLAP_DIVISOR = 10
 """The default overlap of chunks is this fraction of their size: one tenth."""
-
 
 INPUT_FIELD = re.compile(r"input(?:\[(\d+)\])?")
 """Matches the field that an error about one of the texts names: `input`, or `input[3]`."""
 
-
 PROBE_TEXT = "word"
 """This text is embedded to measure the dimensions of a model."""
-
 
 E = TypeVar("E", bound=AntiphonError)
 

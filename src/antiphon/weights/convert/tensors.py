@@ -17,11 +17,9 @@ from antiphon.weights.gguf import TensorExtent, read_extents
 
 Tensor = NDArray[np.float32]
 
-
 FORMATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 """numpy's format for each format of safetensors. BF16 is read separately: it is the upper half of a
 float32."""
-
 
 MOST_JSON = 64 << 20
 """The most bytes of one JSON file. A tokenizer.json with 120,000 pieces has eight million."""
@@ -115,10 +113,8 @@ def _to_float32(number_format: str, data: bytes) -> Tensor | None:
 ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
 """Types in which llama.cpp's converters write adapters."""
 
-
 WINDOW = 1 << 22
 """The most bytes of one read."""
-
 
 Q8_0_BLOCK = 34
 """Bytes of a Q8_0 block: an F16 scale, then 32 numbers of one byte."""

@@ -21,18 +21,14 @@ from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PRE
 FETCH_JOB = "antiphon.weights.hub.download:fetch_job"
 """The sandbox's job. It is not imported here, because HTTP processes do not load the hub's library."""
 
-
 TIME_LIMIT_S = 1800.0
 """The time limit for the download of one adapter, in seconds: one GiB at 5 Mbit/s."""
 
-
 FETCH_SECONDS = 60.0
-
 
 SECONDS_PER_BYTE = 3 / (1 << 26)
 """CPU seconds of the job: for its start, and for each byte that it downloads, decrypts, checks and writes (20
 MiB/s)."""
-
 
 NETWORK_VARIABLES = frozenset(
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
@@ -41,10 +37,8 @@ NETWORK_VARIABLES = frozenset(
 )
 """Environment variables that a process needs to reach a hub; none is a credential."""
 
-
 NO_TOKEN = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """Variables that prevent the library from using the operator's token for callers."""
-
 
 ANY_FILE = "any" + ENDING
 """A placeholder for a missing file name, so that the other parts of the name can be checked."""

@@ -431,7 +431,6 @@ MAX_LISTED = 8
 LARGEST_CONFIG = 1 << 20
 """The most bytes of a configuration in which the name of the base model is looked up."""
 
-
 UNREACHED = "the hub does not respond, fails, or received too many requests"
 """The cause for the log, without the caller's repository."""
 

@@ -11,32 +11,23 @@ from antiphon.errors import SettingsError
 
 PREFIX = "hf:"
 
-
 FORM = "hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf"
 
-
 DEFAULT_REVISION = "main"
-
 
 WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 """An owner or a repository; the hub allows 96 characters."""
 
-
 REPOSITORY = re.compile(rf"{WORD}/{WORD}")
-
 
 REVISION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 
-
 COMMIT = re.compile(r"[0-9a-f]{40}")
-
 
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 """The ending of one part of a split model."""
 
-
 ENDING = ".gguf"
-
 
 LONGEST_PART = 120
 """The most characters between two slashes, so that a file system can store the name with an added ending."""

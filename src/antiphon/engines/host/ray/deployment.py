@@ -27,30 +27,23 @@ if TYPE_CHECKING:
 
 NAMESPACE = "antiphon"
 
-
 DEPLOYMENT_PREFIX = "replica-"
 """The beginning of each deployment's name. The digest of the deployment's fields follows."""
-
 
 APPLICATION_PREFIX = "antiphon-"
 """The beginning of each application's name. The model's name follows."""
 
-
 PAUSE = 0.25
 """Seconds between two checks of an application that has no replica yet."""
-
 
 WARNING_DELAY = 30.0
 """Seconds after which the log tells why there is no replica yet."""
 
-
 RETRY_PAUSE = 3.0
 """Seconds between two attempts to deploy in a cluster that was there before."""
 
-
 EXTRA_CALLS = 64
 """The most calls without tokens that one replica takes beside its sequences."""
-
 
 HEALTH_PERIOD, HEALTH_TIMEOUT = 5.0, 30.0
 """Seconds between two health checks of a replica, and the seconds in which it must answer."""

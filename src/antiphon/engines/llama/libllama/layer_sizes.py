@@ -14,17 +14,13 @@ from antiphon.errors import LoadError
 
 SPLIT_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
-
 LAYER = re.compile(r"blk\.(\d+)\.")
-
 
 OUTPUTS = ("output.", "output_norm.", "cls.")
 """The beginnings of the names of tensors behind the last layer. Other tensors without a layer belong to the
 input, which stays on the processor."""
 
-
 TOKEN_EMBEDDING = "token_embd.weight"
-
 
 U32, I32, ARRAY = 4, 5, 9
 """gguf_type numbers."""

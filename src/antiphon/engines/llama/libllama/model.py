@@ -29,7 +29,6 @@ ALLOCATION = re.compile(r"allocat|out of memory|OutOfDeviceMemory", re.IGNORECAS
 PIECE_BYTES = 256
 """The size in bytes of the first buffer for a piece. A longer piece is read again with a larger buffer."""
 
-
 PlacementArrays = tuple["ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_float]"]
 
 

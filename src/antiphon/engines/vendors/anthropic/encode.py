@@ -36,12 +36,9 @@ from antiphon.errors import InvalidValue, MissingParameter, RequestError, Unsupp
 
 Body = dict[str, object]
 
-
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
-
 SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
-
 
 ROLES = {
     Role.SYSTEM: "system",
@@ -51,7 +48,6 @@ ROLES = {
     Role.TOOL: "user",
 }
 """The role of the turn to which a message belongs. System messages before all other messages are no turn."""
-
 
 read_json = msgspec.json.decode
 
@@ -259,37 +255,28 @@ PARAMETERS = frozenset(
 )
 """The parameters of the Messages API, by OpenAI's names."""
 
-
 USED_FIELDS = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
 """Fields that local engines ignore, but that this vendor uses."""
 
-
 EXTRA_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
 """Parameters that other servers with this format can take in addition. They are sent under the same names."""
-
 
 MAX_BUFFERED_OUTPUT = 21_333
 """The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
 closes a connection that is silent for ten minutes. So a request for a longer answer is streamed, even if the
 caller wants the answer whole."""
 
-
 NO_EFFORT = "none"
 
-
 EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
-
 
 MIN_BUDGET = 1024
 """The smallest budget of reasoning that the vendor takes."""
 
-
 SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
 """The vendor's name of each tier."""
 
-
 JSON = msgspec.json.Encoder()
-
 
 TOP_P = "top_p"
 

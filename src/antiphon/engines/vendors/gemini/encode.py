@@ -43,9 +43,7 @@ from antiphon.errors import InvalidValue, UnsupportedParameter
 
 Body = dict[str, Any]
 
-
 INSTRUCTIONS = frozenset((Role.SYSTEM, Role.DEVELOPER))
-
 
 RESOLUTIONS = {
     "low": "MEDIA_RESOLUTION_LOW",
@@ -53,7 +51,6 @@ RESOLUTIONS = {
     "high": "MEDIA_RESOLUTION_HIGH",
 }
 """Gemini's resolutions of an image, by OpenAI's values of `detail`."""
-
 
 MEDIA_TYPES = {
     ".jpg": "image/jpeg",
@@ -65,7 +62,6 @@ MEDIA_TYPES = {
     ".heif": "image/heif",
 }
 """The media type of an address, by the suffix of its path. Gemini detects other types itself."""
-
 
 read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """Checks that a text is a JSON object."""
@@ -259,13 +255,11 @@ SAMPLING = {
 }
 """Gemini's names of sampling options."""
 
-
 PARAMETERS = frozenset(SAMPLING) | frozenset(
     "max_tokens n stop logprobs response_format reasoning_effort thinking_token_budget tools tool_choice "
     "service_tier".split()
 )
 """The parameters of generateContent."""
-
 
 LEVELS = {
     "minimal": "MINIMAL",
@@ -276,21 +270,16 @@ LEVELS = {
 }
 """Gemini's levels of thinking, by efforts."""
 
-
 NO_EFFORT = "none"
-
 
 SERVICE_TIERS = {"default": "standard", "standard": "standard", "flex": "flex", "priority": "priority"}
 """Gemini's tiers, by OpenAI's names. For `auto`, no tier is sent."""
 
-
 SEEDS = range(-(1 << 31), 1 << 31)
 """Seeds that Gemini takes."""
 
-
 RESOURCES = ("models/", "tunedModels/")
 """The collections of models, which begin a model's full name. The first one is the default."""
-
 
 JSON = msgspec.json.Encoder()
 

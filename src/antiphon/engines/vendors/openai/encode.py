@@ -42,17 +42,14 @@ COMMON_PARAMETERS = frozenset(
     "temperature top_p presence_penalty frequency_penalty logit_bias seed max_tokens n stop logprobs".split()
 )
 
-
 CHAT_PARAMETERS = COMMON_PARAMETERS | frozenset(
     "response_format tools tool_choice parallel_tool_calls reasoning_effort verbosity service_tier "
     "prompt_cache_key modalities audio".split()
 )
 """The parameters of chats in OpenAI's format."""
 
-
 TEXT_PARAMETERS = COMMON_PARAMETERS | frozenset(("echo", "best_of", "suffix", "prompt (token ids)"))
 """The parameters of text completions in OpenAI's format."""
-
 
 UNREADABLE_RESULTS = frozenset(
     "guided_whitespace_pattern logprob_token_ids prompt_logprobs return_token_ids return_tokens_as_token_ids "
@@ -61,19 +58,14 @@ UNREADABLE_RESULTS = frozenset(
 """Parameters of vLLM and similar servers whose results this server cannot read. They are refused even if a
 provider takes them."""
 
-
 CACHE_CONTROL = "cache_control"
 """The field of cache marks, which some servers of this format take."""
 
-
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-
 
 JSON = msgspec.json.Encoder()
 
-
 read_json = msgspec.json.decode
-
 
 Body = dict[str, Any]
 
