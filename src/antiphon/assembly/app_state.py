@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
 from antiphon.auth.base import TokenVerifier
@@ -53,9 +52,6 @@ from antiphon.weights.adapter_import import read_stored_adapter
 from antiphon.weights.adapter_store import AdapterStore, KeptNamesFile, compute_fingerprint
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.adapters import HubAdapters
-
-if TYPE_CHECKING:
-    pass
 
 
 def build_adapter_targets(

@@ -1,16 +1,12 @@
 """Sizes models that vLLM serves. It examines their folders and environments before a process starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from antiphon.engines.vllm.environment import require_environment, resolve_interpreter
 from antiphon.engines.vllm.folder import DTYPE_BYTES, ModelFolder, read_folder
 from antiphon.errors import SettingsError
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import change_model
-
-if TYPE_CHECKING:
-    pass
 
 
 def size_vllm_model(model: ModelSettings) -> ModelSettings:

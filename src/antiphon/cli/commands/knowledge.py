@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,10 +12,6 @@ from antiphon.cli import console
 from antiphon.cli.knowledge_client import ReportItems, connect_knowledge
 from antiphon.cli.output import JsonObject, format_fields, note, print_id, print_json, print_list
 from antiphon.retrieval.base import SizeUnit
-
-if TYPE_CHECKING:
-    pass
-
 
 app = console.create_group("knowledge", "Knowledge tables of a running server.")
 

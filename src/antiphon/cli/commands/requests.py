@@ -1,6 +1,6 @@
 """`antiphon requests`: the recording of a project's requests and answers."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,6 @@ from antiphon.cli.names import PROJECT, find_id
 from antiphon.cli.output import CallFailed, JsonObject, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError
-
-if TYPE_CHECKING:
-    pass
-
 
 requests_app = console.create_group("requests", "Recorded requests of a project on a running server.")
 

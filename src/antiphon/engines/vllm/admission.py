@@ -7,14 +7,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from antiphon.domain.fair_queue import FairQueue, Waiter
 from antiphon.domain.values import Struct
 from antiphon.engines.base import TokenRequest
-
-if TYPE_CHECKING:
-    pass
 
 
 class AdmissionLimits(Struct, frozen=True):

@@ -3,14 +3,9 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import antiphon
 from antiphon.errors import SettingsError
-
-if TYPE_CHECKING:
-    pass
-
 
 VLLM_VERSION = "0.32."
 """The beginning of the vLLM releases whose interfaces this package uses. Run `make cluster-test` before you

@@ -6,15 +6,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct
 from antiphon.errors import ModelFileError
-
-if TYPE_CHECKING:
-    pass
-
 
 WEIGHTS = "*.safetensors"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
