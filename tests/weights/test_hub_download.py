@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_keeps_what_has_arrived(server: HubServer, cache: H
     """A limit on the size of files stands for a full disk: the system refuses a write in the middle."""
     script = (
         "import sys; from pathlib import Path; from antiphon.weights.hub.cache import HubCache\n"
-        "from antiphon.weights.hub.download import Hub; from antiphon.weights.hub.cache import parse\n"
+        "from antiphon.weights.hub.download import Hub; from antiphon.weights.hub.reference import parse\n"
         "Hub(HubCache(Path(sys.argv[1])), endpoint=sys.argv[2]).pull(parse(sys.argv[3]), lambda _: None)"
     )
     limit = len(data) // 2

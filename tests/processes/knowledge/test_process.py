@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailable, NotFound
-from antiphon.processes import supervisor as knowledge_host
+from antiphon.processes.knowledge import host as knowledge_host
 from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
 from antiphon.processes.knowledge.host import MODULE, KnowledgeHost, filter_environment, start_knowledge
 from antiphon.retrieval.base import MAX_HIT_BYTES, DocumentState, SearchQuery, TableSettings

@@ -106,6 +106,9 @@ def _find_latest(server: Admin, project: str) -> JsonObject:
 
 
 def _format_request(row: JsonObject) -> dict[str, str]:
-    row = format_fields(row, "id", "created_at", "expires_at")
+    fields = format_fields(row, "id", "created_at", "expires_at")
     body = str(row.get("request"))
-    return {**row, "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "..."}
+    return {
+        **fields,
+        "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "...",
+    }
