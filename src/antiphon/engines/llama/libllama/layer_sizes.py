@@ -41,8 +41,8 @@ class LayerSizes(Struct, frozen=True):
     """Whether the model makes vectors of texts, and keeps one text at a time."""
 
     def add_cells(self, cells: int, number_bytes: int) -> tuple[int, ...]:
-        """The bytes of each layer's weights together with its part of a KV cache. `number_bytes`: the bytes
-        of one value in the cache."""
+        """Returns the number of bytes of each layer's weights together with its part of a KV cache.
+        `number_bytes`: the size in bytes of one value in the cache."""
         return tuple(
             weights + value_count * cells * number_bytes
             for weights, value_count in zip(self.weights, self.values_per_token, strict=True)
