@@ -87,8 +87,9 @@ def data(reply: httpx2.Response) -> list[Any]:
 def test_a_stream_over_its_budget_is_stopped_with_its_engine(place: Place) -> None:
     place.limit("output_tokens", ROOM)
     reply = place.client.post("/v1/chat/completions", json=CHAT | {"stream": True})
+    assert reply.status_code == 200, reply.text
     *chunks, last = data(reply)
-    assert reply.status_code == 200 and last["error"]["code"] == "insufficient_quota"
+    assert last["error"]["code"] == "insufficient_quota"
     assert f"{ROOM} output tokens per day" in last["error"]["message"]
     assert chunks and not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
     wait_until(lambda: place.server.load().running == 0, what="the engine's sequence ends")

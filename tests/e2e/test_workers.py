@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ import httpx2
 import psutil
 import pytest
 
+from antiphon.processes.coordinator.client import REPORT_S
 from benchmarks.limits import LimitedServer
 from benchmarks.make_adapter import write_adapter
 from tests.e2e.test_limits import require_no_overspending, require_soon_changed
@@ -388,8 +389,7 @@ def test_metrics_of_any_process_count_for_all_and_never_fall(several: Operator) 
     server = several.server
     with lines(server, several.admin) as made:
         first, second = made[:2]
-        wait_until(lambda: generations(first) == generations(second), PATIENCE, "both know of all before")
-        before = generations(first)
+        before = count_settled(first, second)
         for line in (first, first, second):
             assert line.say()[0] == 200
         wait_until(
@@ -408,6 +408,20 @@ def test_metrics_of_any_process_count_for_all_and_never_fall(several: Operator) 
         running = 'antiphon_generations_running{model="cantor"}'
         wait_until(lambda: number(later, running) == 0, PATIENCE, "those of earlier tests have ended")
         later.connection.close()
+
+
+def count_settled(first: Line, second: Line) -> int:
+    """Returns the number of generations once both processes know of all that ended before: they agree on one
+    number for five of the periods in which processes report."""
+    readings = deque[tuple[int, int]](maxlen=5)
+
+    def is_settled() -> bool:
+        readings.append((generations(first), generations(second)))
+        time.sleep(REPORT_S)
+        return len(readings) == 5 and len({count for pair in readings for count in pair}) == 1
+
+    wait_until(is_settled, PATIENCE, "both know of all before")
+    return readings[0][0]
 
 
 def generations(line: Line) -> int:
