@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.cli.commands.usage import usage_app
+from antiphon.cli.commands.usage import app
 from antiphon.cli.console import now
 from antiphon.domain.ledger import EntryField
 from tests.cli.conftest import Run
@@ -167,7 +167,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_options_without_effect_are_refused_as_they_were_typed(server: Scripted, words: str) -> None:
-    ended = CliRunner().invoke(usage_app, [*words.split(), "--url", server.url])
+    ended = CliRunner().invoke(app, [*words.split(), "--url", server.url])
     assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert REFUSED[words] in ended.stderr
     assert server.asked == []

@@ -54,8 +54,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(models.models_app)
-app.add_typer(lora.lora_app)
+app.add_typer(models.app)
+app.add_typer(lora.app)
 app.add_typer(knowledge.app)
 app.add_typer(projects.app)
 app.add_typer(projects.users_app)
@@ -63,8 +63,8 @@ app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
-app.add_typer(requests.requests_app)
-app.add_typer(usage.usage_app)
+app.add_typer(requests.app)
+app.add_typer(usage.app)
 app.add_typer(store.app)
 app.add_typer(import_config.app)
 

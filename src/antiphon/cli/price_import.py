@@ -12,8 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct as WireStruct
-from msgspec import field as wire_field
 
 from antiphon.cli.output import JsonObject
 from antiphon.domain.identity import matches
@@ -43,7 +41,7 @@ EXPLICIT_CACHE_VENDOR = "anthropic"
 """The vendor that caches a prefix only if a request marks it."""
 
 
-class TieredAmount(WireStruct, frozen=True):
+class TieredAmount(Struct, frozen=True):
     """An amount that depends on the length of the prompt."""
 
     base: Decimal
@@ -53,26 +51,26 @@ Amounts = dict[str, Decimal | TieredAmount | None]
 """Dollars for a million tokens, by kind of token."""
 
 
-class PriceCondition(WireStruct, frozen=True):
+class PriceCondition(Struct, frozen=True):
     """The condition under which a price applies: from a date on, or without `start_date`, at some hours of
     the day."""
 
     start_date: date | None = None
 
 
-class ConditionalAmounts(WireStruct, frozen=True):
+class ConditionalAmounts(Struct, frozen=True):
     """Amounts that apply under a condition."""
 
     prices: Amounts
     constraint: PriceCondition | None = None
 
 
-class NameClause(WireStruct, frozen=True):
+class NameClause(Struct, frozen=True):
     """A rule for the names of a model."""
 
     equals: str | None = None
     starts_with: str | None = None
-    any_of: "tuple[NameClause, ...]" = wire_field(default=(), name="or")
+    any_of: "tuple[NameClause, ...]" = field(default=(), name="or")
 
     def list_patterns(self) -> Iterator[str]:
         """Yields patterns of names. Skips rules that a pattern cannot express."""
@@ -84,12 +82,12 @@ class NameClause(WireStruct, frozen=True):
             yield from clause.list_patterns()
 
 
-class ModelPrices(WireStruct, frozen=True):
+class ModelPrices(Struct, frozen=True):
     """The prices of one model of a vendor."""
 
     id: str
     match: NameClause = NameClause()
-    prices: Amounts | list[ConditionalAmounts] = {}
+    prices: Amounts | list[ConditionalAmounts] = field(default_factory=dict)
     deprecated: bool | None = None
 
     def list_names(self) -> list[str]:
@@ -103,14 +101,14 @@ class ModelPrices(WireStruct, frozen=True):
         ]
 
 
-class VendorPrices(WireStruct, frozen=True):
+class VendorPrices(Struct, frozen=True):
     """The prices of one vendor."""
 
     id: str
     models: tuple[ModelPrices, ...]
 
 
-class DatedPrice(WireStruct, frozen=True):
+class DatedPrice(Struct, frozen=True):
     """One price of a model in dollars for a million tokens, as decimal texts."""
 
     input: str
@@ -124,7 +122,7 @@ class PriceUnusable(Exception):
     """Raised for a price that the server cannot express. The message gives the reason."""
 
 
-class PriceData(WireStruct, frozen=True):
+class PriceData(Struct, frozen=True):
     """The prices of all vendors."""
 
     vendors: Mapping[str, tuple[ModelPrices, ...]]

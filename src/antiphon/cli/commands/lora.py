@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from antiphon.cli.client import Client
 
 
-lora_app = console.create_group("lora", "Load, list and unload LoRA adapters of a running server.")
+app = console.create_group("lora", "Load, list and unload LoRA adapters of a running server.")
 
 LOAD_PATH, UNLOAD_PATH = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -27,7 +27,7 @@ ROOT_CHARACTERS = 23
 """Displayed characters of an adapter's content: `sha256:` and the beginning of the digest."""
 
 
-@lora_app.command("add")
+@app.command("add")
 def add_adapter(
     adapter: Annotated[
         str,
@@ -59,7 +59,7 @@ def add_adapter(
         print(f"loaded {name}")
 
 
-@lora_app.command("list")
+@app.command("list")
 def list_adapters(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
     """List the server's adapters with their base models."""
     with _connect_client(url) as client:
@@ -75,7 +75,7 @@ def list_adapters(url: console.ServerUrl = None, as_json: console.Json = False) 
             print_table(table, "no adapter is loaded; antiphon lora add NAME=PATH loads one")
 
 
-@lora_app.command("remove")
+@app.command("remove")
 def remove_adapter(
     name: Annotated[str, typer.Argument(help="The adapter's name.")], url: console.ServerUrl = None
 ) -> None:

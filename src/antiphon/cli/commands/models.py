@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
 
 
-models_app = console.create_group("models", "Fetch, convert, list and remove model files.")
+app = console.create_group("models", "Fetch, convert, list and remove model files.")
 
 RESUMABLE_MESSAGE = "stopped; the same command continues this download"
 NOT_RESUMABLE_MESSAGE = "stopped; no partial file remains"
@@ -37,7 +37,7 @@ class NumberFormat(StrEnum):
     Q8_0 = "q8_0"
 
 
-@models_app.command("pull")
+@app.command("pull")
 def pull_model(
     reference: Annotated[
         str,
@@ -64,7 +64,7 @@ def pull_model(
         print(fetched.path)
 
 
-@models_app.command("convert")
+@app.command("convert")
 def convert_model(
     source: Annotated[Path, typer.Argument(help="Directory of a BERT encoder that transformers saved.")],
     out: Annotated[Path, typer.Option(help="The new GGUF file.")],
@@ -78,7 +78,7 @@ def convert_model(
         print(_convert(source, out, number_format.upper()))
 
 
-@models_app.command("list")
+@app.command("list")
 def list_models(config: console.Config = None, as_json: console.Json = False) -> None:
     """List fetched models with their sizes and references."""
 
@@ -90,7 +90,7 @@ def list_models(config: console.Config = None, as_json: console.Json = False) ->
             _print_table(cache, rows, leftovers)
 
 
-@models_app.command("remove")
+@app.command("remove")
 def remove_model(
     name: Annotated[
         str,

@@ -11,7 +11,7 @@ from antiphon.cli.output import CallFailed, JsonObject, format_fields, note, pri
 from antiphon.domain.tenancy import Redaction
 from antiphon.errors import SettingsError
 
-requests_app = console.create_group("requests", "Recorded requests of a project on a running server.")
+app = console.create_group("requests", "Recorded requests of a project on a running server.")
 
 Project = Annotated[str, typer.Argument(help="The project's name or id.")]
 
@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 60
 """Characters of a request in the table."""
 
 
-@requests_app.command("on")
+@app.command("on")
 def turn_on_recording(
     project: Project,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days that the server keeps each request.")],
@@ -46,7 +46,7 @@ def turn_on_recording(
         note(f"requests of {project} are kept for {days} days{redaction_note}")
 
 
-@requests_app.command("off")
+@app.command("off")
 def turn_off_recording(project: Project, url: console.ServerUrl = None) -> None:
     """Stop recording. Recorded requests stay until they expire."""
     with connect_admin(url) as server:
@@ -54,7 +54,7 @@ def turn_off_recording(project: Project, url: console.ServerUrl = None) -> None:
         note(f"requests of {project} are no longer recorded")
 
 
-@requests_app.command("list")
+@app.command("list")
 def list_requests(
     project: Project,
     limit: Annotated[
@@ -70,7 +70,7 @@ def list_requests(
         print_list("requests", rows, _format_request, f"{project} has no recorded request", as_json)
 
 
-@requests_app.command("read")
+@app.command("read")
 def read_request(
     request: Annotated[str | None, typer.Argument(help="The request's id.")] = None,
     latest: Annotated[
@@ -88,7 +88,7 @@ def read_request(
         print_object(row, as_json)
 
 
-@requests_app.command("erase")
+@app.command("erase")
 def erase_requests(project: Project, url: console.ServerUrl = None) -> None:
     """Remove all recorded requests and summaries of a project permanently."""
     with connect_admin(url) as server:

@@ -176,11 +176,11 @@ JSON_LINES = "jsonl"
 OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
 """The kinds of objects in conditions, by the condition's name."""
 
-usage_app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 """An app without a name, so that its command becomes a main command."""
 
 
-@usage_app.command()
+@app.command()
 def usage(
     by: Annotated[
         str | None,

@@ -1,9 +1,13 @@
-"""The configuration that the supervisor writes to the knowledge process."""
+"""The configuration of the knowledge process, which the supervisor writes to it, and the pause before a
+restart.
+
+The pause is a file next to the process's socket, with the time of the next start. During the pause, calls
+fail immediately with the remaining seconds.
+"""
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +23,7 @@ class KnowledgeConfig:
     status_fd: int
     directory: str
     """Where the files of knowledge tables are."""
-    database: str | None = dataclass_field(repr=False)
+    database: str | None = field(repr=False)
     """The address of the PostgreSQL database that contains the tables; None if files contain them."""
     limits: IndexLimits
     memory_bytes: int

@@ -11,8 +11,8 @@ from types import GenericAlias
 from typing import get_type_hints
 
 import msgspec
-from msgspec import Struct as WireStruct
 
+from antiphon.domain.values import Struct
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc import Frame, FrameError, Hello
 from antiphon.retrieval.base import KnowledgeIndex
@@ -60,7 +60,7 @@ TO_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[ToKnowledge]])
 FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
 
 
-class MethodCodec(WireStruct, frozen=True):
+class MethodCodec(Struct, frozen=True):
     """Decodes the arguments and the result of one method. `encode_value` encodes them."""
 
     parameters: tuple[str, ...]
