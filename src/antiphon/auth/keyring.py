@@ -25,6 +25,8 @@ from antiphon.store.base import Directory, StoredKey
 
 UNKNOWN_KEY = StoredKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
 """The key that an unknown token is compared with, so that the check takes as long as for a known key."""
+NEVER = 1 << 40
+"""The end of a key that does not expire, in Unix seconds, so that its check takes as long as for others."""
 
 
 class Keyring:
@@ -104,7 +106,7 @@ class Keyring:
         """Whether the key can be used now. Evaluates every condition, so that the duration does not reveal
         which one failed."""
         now, index = self._clock(), self._index
-        is_unexpired = key.expires is None or key.expires > now
+        is_unexpired = (NEVER if key.expires is None else key.expires) > now
         is_open, is_active = index.is_open(key.project), index.is_active(key.user)
         is_open, is_active = is_open or key.project is None, is_active or key.user is None
         return (key.revoked is None) & is_unexpired & is_open & is_active
