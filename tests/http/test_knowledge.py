@@ -232,6 +232,22 @@ async def test_the_document_describes_every_route(at: Serving) -> None:
     assert "KnowledgeTableCard" in document["components"]["schemas"]
 
 
+async def test_no_route_takes_a_query_field_that_is_not_its_own(at: Serving) -> None:
+    await at.ask("", {"name": "t"})
+    document = (await at.served.ask("/openapi.json")).json()
+    for path, item in document["paths"].items():
+        for method, said in item.items() if path.startswith("/v1/knowledge") else ():
+            contents = said.get("requestBody", {}).get("content", {})
+            body = b"{}" if contents else None
+            kind = next(iter(contents), "").replace("form-data", "form-data; boundary=x")
+            headers = {"content-type": kind} if kind else {}
+            asked = path.format(table="t", document="d", chunk="c") + "?zzz=1"
+            answer = await at.served.ask(asked, body, headers=headers, method=method.upper())
+            assert (answer.status, answer.error["code"]) == (400, "unknown_parameter"), (method, path)
+            assert answer.error["param"] == "zzz"
+    assert (await at.ask("")).json()["data"][0]["documents"] == 0
+
+
 async def test_too_large_a_file_is_a_413(at: Serving) -> None:
     await at.ask("", {"name": "t"})
     answer = await at.ask(

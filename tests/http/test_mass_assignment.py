@@ -1,6 +1,5 @@
-"""What a body of the admin API may not carry: generated from the document, for every route that takes one.
-A field that is not a route's own is refused by name, and nothing has changed; and no key makes a stronger
-one."""
+"""What a body or a query of the admin API may not carry: generated from the document, for every route. A
+field that is not a route's own is refused by name, and nothing has changed. No key makes a stronger one."""
 
 import pytest
 
@@ -89,6 +88,24 @@ async def test_no_route_takes_a_field_that_is_not_its_own(server):
             if field not in known:
                 answer = await server.asked(server.admin, path, body | {field: "x"}, method=method)
                 assert (answer.status, answer.error["code"]) == (400, "unknown_parameter"), (path, field)
+    assert await state(server) == before
+
+
+async def test_no_route_takes_a_query_field_that_is_not_its_own(server):
+    document = (await server.asked(server.admin, "/openapi.json")).json()
+    before = await state(server)
+    ids = dict.fromkeys(("user", "key", "limit", "price", "request", "grant"), "x") | {"project": "default"}
+    routes = [
+        (path.format(**ids), method.upper(), {} if "requestBody" in said else None)
+        for path, item in document["paths"].items()
+        for method, said in item.items()
+        if path.startswith(ROOT)
+    ]
+    assert len(routes) > 30
+    for path, method, body in routes:
+        answer = await server.asked(server.admin, f"{path}?zzz=1", body, method=method)
+        assert (answer.status, answer.error["code"]) == (400, "unknown_parameter"), (method, path)
+        assert answer.error["param"] == "zzz"
     assert await state(server) == before
 
 

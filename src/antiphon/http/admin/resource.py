@@ -85,9 +85,12 @@ class EndpointOptions(TypedDict, total=False):
 def declare_endpoint(
     method: str, path: str, handler: AdminHandler, summary: str, **options: Unpack[EndpointOptions]
 ) -> Endpoint:
-    """Declares an endpoint below the root. `body` and `gives` are wire types."""
+    """Declares an endpoint below the root. `body` and `gives` are wire types. Without `query`, a request with
+    a query field is refused."""
 
     async def handle(request: Request, _services: Services) -> Answer:
+        if "query" not in options:
+            require_no_query(request)
         return await handler(request)
 
     return Endpoint(

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Answer, Endpoint, Request, Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, NotFound
-from antiphon.http.admin.resource import answer_json, declare_parameter, decode_request, require_no_query
+from antiphon.http.admin.resource import answer_json, declare_parameter, decode_request
 from antiphon.http.knowledge.tables import (
     PAGING,
     TABLE,
@@ -203,7 +203,6 @@ async def add_chunks(request: Request, services: Services) -> Answer:
 
 async def show_chunk(request: Request, services: Services) -> Answer:
     """Shows one chunk."""
-    require_no_query(request)
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     return answer_json(build_chunk_card(await services.knowledge.get_chunk(request.actor, table, chunk)))
 
@@ -219,7 +218,6 @@ async def replace_chunk(request: Request, services: Services) -> Answer:
 
 async def delete_chunk(request: Request, services: Services) -> Answer:
     """Removes one chunk."""
-    require_no_query(request)
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     if not await services.knowledge.delete_chunks(request.actor, table, [chunk]):
         raise NotFound(f"there is no chunk {chunk[:40]!r} in this knowledge table", param="chunk")

@@ -9,7 +9,7 @@ from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, Request
 from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
-from antiphon.http.admin.resource import answer_json, decode_request, require_no_query
+from antiphon.http.admin.resource import answer_json, decode_request
 from antiphon.http.knowledge.chunks import NewChunk
 from antiphon.http.knowledge.tables import (
     PAGING,
@@ -194,7 +194,6 @@ def read_upload(form: Form) -> FileUpload:
 
 async def show_document(request: Request, services: Services) -> Answer:
     """Shows one document."""
-    require_no_query(request)
     table, document = request.path_params["table"], request.path_params["document"]
     info = await services.knowledge.get_document(request.actor, table, document)
     return answer_json(build_document_card(table, info))
@@ -210,7 +209,6 @@ async def import_document(request: Request, services: Services) -> Answer:
 
 async def delete_document(request: Request, services: Services) -> Answer:
     """Removes a document with its chunks."""
-    require_no_query(request)
     table, document = request.path_params["table"], request.path_params["document"]
     await services.knowledge.delete_document(request.actor, table, document)
     return answer_json(Removed(id=document))

@@ -59,11 +59,18 @@ class KnowledgeOptions(TypedDict, total=False):
 def declare_endpoint(
     method: str, path: str, handler: Handler, summary: str, right: Right, **options: Unpack[KnowledgeOptions]
 ) -> Endpoint:
-    """Declares an endpoint. `body` and `gives` are wire types."""
+    """Declares an endpoint. `body` and `gives` are wire types. Without `query`, a request with a query field
+    is refused."""
+
+    async def handle(request: Request, services: Services) -> Answer:
+        if "query" not in options:
+            require_no_query(request)
+        return await handler(request, services)
+
     return Endpoint(
         method=method,
         path=path,
-        handler=handler,
+        handler=handle,
         right=right,
         body=options.get("form") or (RequestBody(shape=options["body"]) if "body" in options else None),
         summary=summary,
@@ -241,14 +248,12 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 async def list_tables(request: Request, services: Services) -> Answer:
     """Lists the tables of the caller's project."""
-    require_no_query(request)
     tables = await services.knowledge.list_tables(request.actor)
     return answer_json(TableList(data=[build_table_card(info) for info in tables]))
 
 
 async def show_usage(request: Request, services: Services) -> Answer:
     """Shows what the caller's project keeps, and its limits."""
-    require_no_query(request)
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
         KnowledgeAmounts(
@@ -271,7 +276,6 @@ async def create_table(request: Request, services: Services) -> Answer:
 
 async def show_table(request: Request, services: Services) -> Answer:
     """Shows one table."""
-    require_no_query(request)
     return answer_json(
         build_table_card(await services.knowledge.get_table(request.actor, request.path_params["table"]))
     )
@@ -295,7 +299,6 @@ async def duplicate_table(request: Request, services: Services) -> Answer:
 
 async def delete_table(request: Request, services: Services) -> Answer:
     """Removes a table with all that it contains."""
-    require_no_query(request)
     table = request.path_params["table"]
     await services.knowledge.delete_table(request.actor, table)
     return answer_json(Removed(id=table))
