@@ -95,7 +95,7 @@ async def test_no_route_takes_a_query_field_that_is_not_its_own(server):
     document = (await server.asked(server.admin, "/openapi.json")).json()
     before = await state(server)
     ids = dict.fromkeys(("user", "key", "limit", "price", "request", "grant"), "x") | {"project": "default"}
-    routes = [
+    routes: list[tuple[str, str, dict[str, object] | None]] = [
         (path.format(**ids), method.upper(), {} if "requestBody" in said else None)
         for path, item in document["paths"].items()
         for method, said in item.items()

@@ -15,6 +15,9 @@ from antiphon.processes.coordinator.coordinator import Coordinator, serve_coordi
 PATIENCE = 30.0
 KEPT = "limits.json"
 
+STARTS = [0]
+"""Starts of coordinators, in Unix milliseconds. Two of one millisecond would pass for the same one."""
+
 
 @asynccontextmanager
 async def coordinating(
@@ -24,7 +27,10 @@ async def coordinating(
     clock, directory = SystemClock(), Path(path).parent
 
     def make(tasks: asyncio.TaskGroup) -> Coordinator:
-        at = int(clock.wall() * 1_000) if began is None else began
+        at = began
+        if at is None:
+            at = max(int(clock.wall() * 1_000), STARTS[-1] + 1)
+            STARTS.append(at)
         counting = limiter or LocalLimiter(clock, seeds)
         coordinator = Coordinator(tasks, directory, at, counting, snapshot_file=directory / KEPT)
         if (snapshot := pop_snapshot(directory / KEPT, counting.now())) is not None:
