@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.events import Started
-from antiphon.errors import EngineDied
+from antiphon.domain.events import Started, TextDelta
+from antiphon.errors import BudgetExceeded, EngineDied
 from antiphon.http.connection import Connection
 from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
@@ -90,6 +90,22 @@ async def test_an_error_inside_a_stream_is_an_event_and_no_clean_end():
         }
     }
     assert "[DONE]" not in reply.events()
+
+
+async def test_an_error_in_the_turn_of_the_events_comes_after_them():
+    """A process that is busy reads the events and the error at once."""
+
+    async def quick():
+        yield Started(1)
+        yield TextDelta(0, "Hello")
+        raise BudgetExceeded("the budget is spent")
+
+    async with serving(LooseEngine(quick)) as server:
+        reply = await server.ask(CHAT, STREAM)
+    *chunks, last = reply.events()
+    texts = [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
+    assert reply.status == 200 and "".join(filter(None, texts)) == "Hello"
+    assert last["error"]["code"] == "insufficient_quota"
 
 
 async def test_a_defect_in_a_stream_shows_only_the_request_id():
@@ -264,9 +280,10 @@ def writing(flow: Any) -> tuple[EventWriter, list[Any], list[str]]:
 
 async def test_what_is_put_in_one_turn_is_written_at_once():
     writer, sent, _ = writing(Paused())
+    assert not writer.has_begun
     await writer.put(b"a")
     await writer.put(b"b")
-    assert sent == [] and not writer.has_begun
+    assert sent == [] and writer.has_begun
     await asyncio.sleep(0)
     assert sent == ["http.response.start", b"ab"]
     await writer.close(b"c")

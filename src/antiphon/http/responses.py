@@ -157,6 +157,7 @@ class EventWriter:
     __slots__ = (
         "_byte_count",
         "_connection",
+        "_has_sent_headers",
         "_headers",
         "_interval",
         "_keep_alive",
@@ -167,7 +168,6 @@ class EventWriter:
         "_send",
         "_timeouts",
         "_timer",
-        "has_begun",
     )
 
     def __init__(
@@ -180,13 +180,12 @@ class EventWriter:
     ) -> None:
         """`headers` returns further headers of the response. The writer calls it when the response begins.
         `keep_alive`: the comment that is sent after a long pause."""
-        self.has_begun = False
-        """Whether the response has begun."""
         self._send = send
         self._connection = connection
         self._timeouts = timeouts
         self._headers = headers
         self._keep_alive = keep_alive
+        self._has_sent_headers = False
         self._parts: list[bytes] = []
         self._byte_count = 0
         """The number of bytes in the waiting parts."""
@@ -196,6 +195,11 @@ class EventWriter:
         self._last_progress_at = self._loop.time()
         """The time of the last write, or the time at which the client last started to read again."""
         self._timer = self._loop.call_later(self._interval, self._check_timeouts)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the response has begun. It begins with the first part, also if that is not written yet."""
+        return self._has_sent_headers or bool(self._parts)
 
     async def put(self, part: bytes) -> None:
         """Writes a part. An empty part only begins the response. Waits while the client does not read."""
@@ -215,7 +219,7 @@ class EventWriter:
         self._cancel_flush()
         self._parts.append(part)
         try:
-            if not self.has_begun:
+            if not self._has_sent_headers:
                 await self._send(self._begin_response())
             await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
         finally:
@@ -232,15 +236,15 @@ class EventWriter:
         self._cancel_flush()
         if self._connection.is_paused:
             return
-        if not self.has_begun:
+        if not self._has_sent_headers:
             _finish_send(self._send(self._begin_response()))
         if data := self._take_parts():
             _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
         self._last_progress_at = self._loop.time()
 
     def _begin_response(self) -> Message:
-        """Returns the message that begins the response, and sets `has_begun`."""
-        self.has_begun = True
+        """Returns the message that begins the response, and notes that it is sent."""
+        self._has_sent_headers = True
         return {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS + self._headers()}
 
     def _take_parts(self) -> bytes:
