@@ -369,7 +369,9 @@ async def test_a_long_read_holds_nobody_up(server, monkeypatch):
 
 
 async def test_the_document_says_what_is_answered(server):
-    document = (await server.asked(server.admin, "/openapi.json")).json()
+    answer = await server.asked(server.admin, "/openapi.json")
+    assert answer.status == 200, answer.body
+    document = answer.json()
     keep(server, replace(PLAIN, tags={"a": "b"}, total_ms=3))
     body = {"models": "*", "currency": "USD", "input": "1", "output": "2"}
     await server.asked(server.admin, f"{ROOT}/prices", body)
