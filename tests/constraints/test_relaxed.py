@@ -152,3 +152,14 @@ def test_a_class_that_is_none_is_left_out_by_name():
         {"type": "string"},
         ("pattern",),
     )
+
+
+@pytest.mark.parametrize("keyword", ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"])
+def test_a_bound_that_the_compiler_cannot_count_is_named(keyword):
+    far = 1e19 if keyword.lower().endswith("minimum") else -1e19
+    assert relax_schema({"type": "number", keyword: far}, "f") == ({"type": "number"}, (keyword,))
+    assert relax_schema({"type": "number", "not": {keyword: far}}, "f")[1] == (keyword, "not")
+    made, names = relax_schema({"type": "integer", keyword: -far}, "f")
+    assert isinstance(made, dict) and len(made) == 2 and names == ()
+    with pytest.raises(UnsupportedParameter, match=keyword):
+        make_compilable(json.dumps({"type": "number", keyword: far}), "f")

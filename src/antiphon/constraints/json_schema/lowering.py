@@ -26,7 +26,9 @@ from antiphon.constraints.json_schema.schema_logic import (
 )
 from antiphon.constraints.json_schema.schemas import (
     HIDDEN,
+    NEXT,
     PLACE,
+    SMALLEST,
     Budget,
     Json,
     ReadSchema,
@@ -37,6 +39,12 @@ from antiphon.constraints.json_schema.schemas import (
 )
 from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue
+
+EXCLUSIVE_BOUNDS = (
+    ("exclusiveMinimum", "minimum", 1),
+    ("exclusiveMaximum", "maximum", -1),
+)
+"""The keyword of each exclusive bound, that of the inclusive bound, and the direction of allowed numbers."""
 
 SINGLE_KEYWORDS = frozenset({"items", "additionalProperties"})
 LIST_KEYWORDS = frozenset({"anyOf", "allOf", "prefixItems"})
@@ -191,6 +199,7 @@ class _Lowering:
                 additions += written
         if not write_patterns(remaining):
             self._relax("patternProperties", place, "a name may match two of its patterns")
+        _include_bounds(remaining)
         more_additions, unenforced = bound_properties(remaining)
         for name in unenforced:
             self._relax(name, place)
@@ -303,6 +312,23 @@ def _count_alternatives(schemas: list[Schema]) -> int:
             if isinstance(any_of, list):
                 count *= sum(_count_alternatives([branch]) for branch in any_of)
     return count
+
+
+def _include_bounds(schema: dict[str, Json]) -> None:
+    """Replaces an exclusive bound on the side of 0, if it is an integer, by an inclusive bound next to it.
+    Changes the schema.
+
+    The compiler allows such a bound itself if the other bound is less than 1 away, as 1 between 1 and 1.5.
+    """
+    if schema.get("type") == "integer":  # the compiler counts integers correctly
+        return
+    for keyword, inclusive, direction in EXCLUSIVE_BOUNDS:
+        bound, other_bound = schema.get(keyword), schema.get(inclusive)
+        if isinstance(bound, int | float) and bound == bound // 1 and bound * direction >= 0:
+            del schema[keyword]
+            next_bound = bound * NEXT if bound else SMALLEST * direction
+            if not isinstance(other_bound, int | float) or (other_bound - next_bound) * direction < 0:
+                schema[inclusive] = next_bound
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:

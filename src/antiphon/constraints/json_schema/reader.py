@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from antiphon.constraints.json_schema.schemas import (
     COMPILER_FORMATS,
+    FARTHEST,
     LARGEST,
     MAX_COUNT,
     MAX_VALUES,
@@ -106,7 +107,8 @@ class AssertionReader:
     def _read_bound(
         self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads a bound. In draft 4, `exclusiveMinimum` is a boolean, and `minimum` has the bound."""
+        """Reads a bound. Adds a relaxation for one that the compiler cannot count. In draft 4,
+        `exclusiveMinimum` is a boolean, and `minimum` has the bound."""
         value = schema[keyword]
         if isinstance(value, bool) and keyword.startswith("exclusive"):
             value = schema.get(keyword.removeprefix("exclusive").lower()) if value else None
@@ -118,6 +120,10 @@ class AssertionReader:
         bound = round_inward(value, is_upper)
         if bound != value:
             builder.mark_inexact()
+        if (-bound if is_upper else bound) >= FARTHEST:
+            builder.mark_inexact()
+            self._relaxations.add(keyword, position.place, "only bounds up to 10^18 are enforced")
+            return
         if abs(value) > LARGEST and (value > 0) == is_upper:
             # The rounded bound is stricter than the original one, so it need not be exclusive.
             keyword = "maximum" if is_upper else "minimum"

@@ -119,6 +119,16 @@ EXACT = 2**53
 LARGEST = 2**63 - 1024
 """The largest bound that the compiler supports. It replaces larger bounds."""
 
+FARTHEST = 10**18
+"""The compiler supports only minima below this number, and maxima above its negative."""
+
+SMALLEST = 1e-60
+"""The number above 0 that stands for the smallest one. The compiler does not support much smaller ones."""
+
+NEXT = 1 + 1e-15
+"""The factor from a number to the next one that the compiler distinguishes. It reads the last bit of a double
+incorrectly."""
+
 MAX_COUNT = 100_000
 """The largest length or number of items that the compiler counts. It replaces larger maxima."""
 
