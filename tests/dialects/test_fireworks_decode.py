@@ -205,8 +205,7 @@ def test_further_sampling_fields_are_the_supersets():
         ({"logprobs": 1}, 1, False),
         ({"logprobs": True}, 0, True),
         ({"logprobs": True, "top_logprobs": 3}, 3, True),
-        ({"logprobs": 2, "top_logprobs": 4}, 4, False),
-        ({"logprobs": 2, "top_logprobs": 0}, 0, False),
+        ({"logprobs": 2, "top_logprobs": 2}, 2, False),
     ],
 )
 def test_log_probabilities_are_asked_for_by_number_or_by_true(operation, said, alternatives, entries):
@@ -220,6 +219,8 @@ def test_top_logprobs_alone_have_their_own_sentence():
         refused = refusal(operation, top_logprobs=2)
         assert (refused.param, "only together with logprobs" in refused.message) == ("top_logprobs", True)
         assert refusal(operation, logprobs=True, top_logprobs=6).param == "top_logprobs"
+        for number in (0, 4):
+            assert "different" in refusal(operation, logprobs=2, top_logprobs=number).message
 
 
 # --- response_format ---

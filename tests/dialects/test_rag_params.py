@@ -40,7 +40,10 @@ def body(params) -> bytes:
         ({"k": 1024}, Retrieval("t", k=1024)),
         ({"reranking_model": "r"}, Retrieval("t", reranker="r")),
         ({"reranking_model": "r", "rerank": False}, Retrieval("t")),
-        ({"concat_reranker_input": True}, Retrieval("t", ranks_titles=True)),
+        (
+            {"concat_reranker_input": True, "reranking_model": "r"},
+            Retrieval("t", reranker="r", ranks_titles=True),
+        ),
         ({"inline_citations": False}, Retrieval("t", cites=False)),
     ],
 )
@@ -57,6 +60,11 @@ def test_each_field_is_read(decode, params, read):
         ({"table_id": "t", "k": 0}, InvalidValue, "rag_params.k"),
         ({"table_id": "t", "k": 1025}, InvalidValue, "rag_params.k"),
         ({"table_id": "t", "top": 1}, UnknownParameter, "rag_params.top"),
+        (
+            {"table_id": "t", "concat_reranker_input": True},
+            InvalidValue,
+            "rag_params.concat_reranker_input",
+        ),
     ],
 )
 def test_errors_name_the_field(decode, params, error, param):

@@ -107,6 +107,18 @@ async def test_a_rotated_key_is_accepted_until_the_overlap_ends(world):
         await world.tenants.change_key(ann, old.key.id, lambda key: replace(key, expires=None))
 
 
+async def test_no_key_is_rotated_that_would_not_be_accepted(world):
+    key = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
+    token = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann))
+    await world.tenants.change_project(ADMIN, world.one, None, None, True)
+    await world.tenants.change_user(ADMIN, world.ann, lambda user: user, True)
+    for issued, why in ((key, "archived"), (token, "disabled")):
+        with pytest.raises(InvalidValue, match=why):
+            await world.tenants.rotate_key(ADMIN, issued.key.id, overlap=0)
+    await world.tenants.change_project(ADMIN, world.one, None, None, False)
+    await world.ring.verify(key.secret, RequestedScope())
+
+
 async def test_a_rotation_makes_neither_key_last_longer_than_its_date(world):
     wanted = KeyRequest(KeyKind.SERVICE, project=world.one, expires=1_010)
     old = await world.tenants.add_key(ADMIN, wanted)

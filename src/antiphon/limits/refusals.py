@@ -21,6 +21,8 @@ NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
 )
 """Singular and plural of the unit of each measure."""
 
+TOKENS = (Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS, Measure.TOKENS)
+
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 
@@ -58,17 +60,19 @@ def build_refusal(limit: Limit, needed: int, reserved: int, wait_s: float, now: 
             f"this request alone takes {format_amount(limit.measure, total)}, which is larger "
             f"than the limit of {limit_text}: ask for less"
         )
+    # One token can stand for a request whose size is not known yet.
+    is_used_up = needed == 1 and limit.measure in TOKENS
+    room = "is used up" if is_used_up else f"has no room for {format_amount(limit.measure, needed)} more"
     if limit.is_budget:
         reset_time = datetime.fromtimestamp(math.ceil(now + wait_s), UTC)
         return BudgetExceeded(
-            f"You exceeded your current quota: the budget of {limit_text} has no room for "
-            f"{format_amount(limit.measure, needed)} more. It resets at {reset_time:%Y-%m-%d %H:%M:%S} UTC.",
+            f"You exceeded your current quota: the budget of {limit_text} {room}. "
+            f"It resets at {reset_time:%Y-%m-%d %H:%M:%S} UTC.",
             retry_after=wait_s,
         )
     return RateLimited(
         f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} "
-        f"has no room for {format_amount(limit.measure, needed)} more. "
-        f"Please try again in {math.ceil(wait_s)}s.",
+        f"{room}. Please try again in {math.ceil(wait_s)}s.",
         retry_after=wait_s,
     )
 

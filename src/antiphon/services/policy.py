@@ -275,6 +275,14 @@ class AccessPolicy:
             raise PermissionDenied(ONLY_OWNERS_LIMIT, param="limits")
         require_all_valid(request.limits)
 
+    def require_open_owner(self, key: Key) -> None:
+        """Raises InvalidValue if the project of the key is archived, or its user is disabled. No new secret
+        of such a key would be accepted."""
+        if key.project is not None and not self._index.is_open(key.project):
+            raise InvalidValue("the project is archived: no key of it is accepted", param="id")
+        if key.user is not None and not self._index.is_active(key.user):
+            raise InvalidValue("the user is disabled: no token of theirs is accepted", param="id")
+
     def require_key_quota(self, actor: Actor, request: KeyRequest | Key) -> None:
         """Raises Conflict if the user or project of the key has MAX_KEYS valid keys of this kind. There is
         such a limit because every process has all keys in memory. The operator is exempt."""

@@ -248,6 +248,7 @@ class TenancyService:
         def rotate() -> IssuedKey:
             expiry = self._changes.policy.find_original_expiry(self._changes.policy.get_key(actor, id_))
             old_key = self._changes.policy.get_active_key(actor, id_)
+            self._changes.policy.require_open_owner(old_key)
             if overlap:
                 self._changes.policy.require_key_quota(actor, old_key)
             secret = generate_key()

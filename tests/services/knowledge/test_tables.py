@@ -56,8 +56,8 @@ async def test_without_a_model_a_table_finds_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "param"),
     [
-        ({"embedding_model": "x"}, ModelNotFound, "model"),
-        ({"embedding_model": "m"}, UnsupportedParameter, "model"),
+        ({"embedding_model": "x"}, ModelNotFound, "embedding_model"),
+        ({"embedding_model": "m"}, UnsupportedParameter, "embedding_model"),
         ({"name": "a/b"}, InvalidValue, "name"),
         ({"name": ".."}, InvalidValue, "name"),
         ({"name": ""}, InvalidValue, "name"),

@@ -46,15 +46,19 @@ from antiphon.dialects.common.response_types import (
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration, Speech
 from antiphon.domain.events import FinishReason, Scores, TokenScore, Usage, UsageSource
 from antiphon.domain.retrieval import RETRIEVAL_FIELD, ReferencedChunk, References, Retrieval
-from antiphon.errors import AntiphonError, BudgetExceeded, MissingParameter
+from antiphon.errors import AntiphonError, BudgetExceeded, InvalidValue, MissingParameter
 
 
 def read_retrieval(wire: RagParams) -> Retrieval:
-    """Returns the retrieval options. Raises MissingParameter without a table."""
+    """Returns the retrieval options. Raises MissingParameter without a table, and InvalidValue for an option
+    of the reranker without a reranker."""
     if not wire.table_id:
         param = f"{RETRIEVAL_FIELD}.table_id"
         raise MissingParameter(f"{param} is required: name a knowledge table of your project", param=param)
     reranker = wire.reranking_model or None
+    if wire.concat_reranker_input and (reranker is None or not wire.rerank):
+        param = f"{RETRIEVAL_FIELD}.concat_reranker_input"
+        raise InvalidValue(f"{param} is taken only together with reranking_model", param=param)
     return Retrieval(
         wire.table_id,
         wire.search_query.strip(),

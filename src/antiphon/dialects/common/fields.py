@@ -106,8 +106,8 @@ GENERATING: tuple[RequestField, ...] = (
         tool_choice="Whether the model calls: auto, none, required, one tool by its name, or allowed_tools.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
         **RENDERED,
-        add_special_tokens="Whether the prompt begins with the model's begin token. The default is what the"
-        " model needs.",
+        add_special_tokens="Whether the model's begin token is added. One that the chat template writes "
+        "stays, and is not doubled. The default is what the model needs.",
         echo="Whether the answer begins with the text of the last message, which must be the assistant's.",
         top_logprobs=f"How many of the most likely tokens you get at each place, {WIDTH}. Only together with "
         "logprobs.",
@@ -379,7 +379,7 @@ OTHERS: tuple[RequestField, ...] = (
         prompt="A text as /v1/completions takes it.",
         messages="A conversation, instead of a prompt.",
         add_special_tokens="Whether the prompt gets the model's begin token. By default a text does, and a "
-        "conversation if the model wants one.",
+        "conversation if the model wants one. One that the chat template writes stays.",
         tools="The tools that the model sees. Only with messages.",
         **RENDERED,
     ),

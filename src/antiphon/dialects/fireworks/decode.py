@@ -163,9 +163,14 @@ def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
         if wire.top_logprobs:
             raise InvalidValue("top_logprobs is taken only together with logprobs", param="top_logprobs")
         return None
-    if wire.top_logprobs is not None:
-        return wire.top_logprobs
-    return 0 if wire.logprobs is True else wire.logprobs
+    if wire.logprobs is True:
+        return wire.top_logprobs or 0
+    if wire.top_logprobs not in (None, wire.logprobs):
+        raise InvalidValue(
+            "logprobs and top_logprobs are different numbers; send one of them, or logprobs: true",
+            param="top_logprobs",
+        )
+    return wire.logprobs
 
 
 def _read_tool_choice(

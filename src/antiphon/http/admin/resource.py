@@ -177,8 +177,9 @@ def read_query(
     values: dict[str, str] = {}
     for name, value in request.query():
         if name not in allowed and not accepts(name):
+            known = f"known: {', '.join(allowed)}" if allowed else "this path takes none"
             raise UnknownParameter(
-                f"unknown query field {sanitize_key(name)}; known: {', '.join(allowed)}",
+                f"unknown query field {sanitize_key(name)}; {known}",
                 param=sanitize_key(name),
             )
         if name in values:

@@ -89,12 +89,15 @@ class ChunkList(Struct, frozen=True, kw_only=True):
 
 
 class SearchBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search. `documents` are ids of the only documents to search."""
+    """A search. `documents` are ids of the only documents to search. An empty list is refused, because it
+    would search all of them."""
 
     query: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
     k: Annotated[int, Meta(ge=1, le=MAX_HITS)] = 3
     mode: SearchMode = SearchMode.HYBRID
-    documents: Annotated[list[str], Meta(max_length=MAX_HITS)] = msgspec.field(default_factory=list)
+    documents: Annotated[list[str], Meta(min_length=1, max_length=MAX_HITS)] = msgspec.field(
+        default_factory=list
+    )
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
 from antiphon.domain.values import replace
-from antiphon.errors import Conflict, InvalidValue, PermissionDenied
+from antiphon.errors import AntiphonError, Conflict, InvalidValue, PermissionDenied
 from antiphon.retrieval.base import (
     MAX_BATCH,
     ChunkInput,
@@ -101,7 +101,11 @@ class KnowledgeService:
             return None
         if name is AutomaticModel.FIRST:
             return await self._models.find_first(actor)
-        return await self._models.find(name, actor)
+        try:
+            return await self._models.find(name, actor)
+        except AntiphonError as error:
+            error.param = "embedding_model"
+            raise
 
     async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
         return await self._index.list_tables(actor.project)
