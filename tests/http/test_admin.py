@@ -411,6 +411,17 @@ async def test_a_patch_changes_what_it_names_and_nothing_else(server):
         assert (answer.status, answer.error["param"]) == (400, field)
 
 
+async def test_a_path_pattern_that_matches_no_path_is_refused(server):
+    body = {"kind": "service", "project": "default"}
+    for pattern in ("v1/*", "https://a/v1/*", " /v1/*", "", "/v1/\n"):
+        refused = await server.asked(server.admin, f"{ROOT}/keys", body | {"endpoints": [pattern]})
+        assert (refused.status, refused.error["param"]) == (400, "endpoints[0]"), pattern
+    for pattern in ("/v1/*", "*", "*/completions"):
+        assert (
+            await server.asked(server.admin, f"{ROOT}/keys", body | {"endpoints": [pattern]})
+        ).status == 201
+
+
 async def test_headers_choose_only_among_what_the_key_may_speak_for(server):
     user, token = await server.person(ProjectRole.MEMBER)
     other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]

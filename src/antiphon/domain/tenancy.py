@@ -173,6 +173,9 @@ END_OF_TEXT = r"(?![\s\S])"
 
 PLAIN_PATTERN = rf"^[^{CONTROL_CHARACTERS}]+{END_OF_TEXT}"
 
+PATH_PATTERN = rf"^[/*][^{CONTROL_CHARACTERS}]*{END_OF_TEXT}"
+"""A plain text that can match a path. Paths begin with a slash."""
+
 NAME_PATTERN = (
     rf"^[^{CONTROL_CHARACTERS}]*[^{CONTROL_CHARACTERS}{INVISIBLE}][^{CONTROL_CHARACTERS}]*{END_OF_TEXT}"
 )

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.tenancy import Grant, Key, KeyKind
+from antiphon.domain.tenancy import PATH_PATTERN, Grant, Key, KeyKind
 from antiphon.domain.values import replace
 from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
 from antiphon.http.admin.resource import (
@@ -35,6 +35,10 @@ YEAR = 366 * 24 * 3600
 MAX_PATTERNS = 100
 
 Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
+
+PathPattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PATH_PATTERN)]
+
+PathPatterns = Annotated[list[PathPattern], Meta(max_length=MAX_PATTERNS)]
 
 Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
 
@@ -65,7 +69,7 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     project: Id | None = None
     user: Id | None = None
     models: Patterns | None = None
-    endpoints: Patterns | None = None
+    endpoints: PathPatterns | None = None
     limits: KeyLimits = msgspec.field(default_factory=list)
     expires_at: Moment | None = None
     note: Note = ""
@@ -82,7 +86,7 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
 
     note: Note | None = None
     models: Patterns | UnsetType | None = UNSET
-    endpoints: Patterns | UnsetType | None = UNSET
+    endpoints: PathPatterns | UnsetType | None = UNSET
     expires_at: Moment | UnsetType | None = UNSET
 
     def apply_to(self, key: Key) -> Key:

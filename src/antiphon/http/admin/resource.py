@@ -240,6 +240,7 @@ EXPECTED_TEXTS: Mapping[str, str] = MappingProxyType(
         "email": "an email address",
         **dict.fromkeys(("name", "target"), "a text without control characters, not of blanks alone"),
         "note": "a text without NUL",
+        "endpoints": "a path pattern, which begins with / or *",
         "currency": "three capital letters, as in ISO 4217: USD",
         **dict.fromkeys(
             ("input", "output", "cached", "request"),
