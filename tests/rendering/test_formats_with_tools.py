@@ -107,7 +107,8 @@ def test_no_text_of_any_everyday_format_is_lost(family):
 
 
 def keep_texts(family, schemas, count):
-    """Every text that a schema alone allows is allowed beside tools."""
+    """Every text that a schema alone allows is allowed beside tools. Refused are schemas whose text may begin
+    like a call."""
     layout, tools = CALL_FAMILIES[family](""), Tools((WEATHER,), ToolChoice.AUTO)
     for schema in schemas:
         form = of_schema(schema)
@@ -115,7 +116,12 @@ def keep_texts(family, schemas, count):
             texts = texts_of(form, count)
         except UnsupportedParameter:
             continue
-        grammar = grammar_of(layout, form, tools)
+        try:
+            grammar = grammar_of(layout, form, tools)
+        except UnsupportedParameter:
+            call = b'{"name": "weather", "parameters": {'
+            assert family == "llama" and takes(Matcher(check_constraint(form, VOCABULARY), VOCABULARY), call)
+            continue
         for text in texts:
             matcher = Matcher(grammar, VOCABULARY)
             assert takes(matcher, said_in(layout, text)) and matcher.is_complete, text
