@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.commands.serve import choose_weight_placement, format_panel, prepare_settings, size_model
+from antiphon.cli.commands.serve import (
+    SettingsSource,
+    choose_weight_placement,
+    format_panel,
+    prepare_settings,
+    size_model,
+)
 from antiphon.cli.console import SERVE_OPTIONS
 from antiphon.cli.serve_options import ServeOptions, build_serve_options
 from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
@@ -121,6 +127,19 @@ def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch
     assert arrived().server.send_timeout == 6
     (bare / "third.toml").write_text("[server]\nsend_timeout = 7\n")
     assert arrived(config=bare / "third.toml").server.send_timeout == 7
+
+
+def test_a_reload_without_the_settings_file_of_the_start_is_refused(bare: Path):
+    file = bare / "antiphon.toml"
+    file.write_text("[server]\nrequest_timeout = 7\n")
+    source = SettingsSource(ServeOptions())
+    settings = source.load()
+    assert source.reload_settings(settings)[0] == settings
+    saved = file.rename(bare / "saved.toml")
+    with pytest.raises(SettingsError, match="is gone"):
+        source.reload_settings(settings)
+    saved.rename(file)
+    assert source.reload_settings(settings)[0] == settings
 
 
 def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.MonkeyPatch):

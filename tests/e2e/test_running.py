@@ -175,4 +175,4 @@ def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: LimitedSer
         return made >= BEGUN - 2 and bool(shown["remaining"] == MOST - made)
 
     wait_until(counted, 20, "what was made is counted")
-    assert {row["status"] for row in rows()} == {"cancelled"}
+    assert {row["status"] for row in rows()} == {"invalid_api_key"}

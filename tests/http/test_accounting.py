@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.domain.values import replace
-from antiphon.errors import BudgetExceeded
+from antiphon.errors import AuthenticationFailed, BudgetExceeded, EngineUnavailable
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
 from antiphon.testing import ScriptedAnswer
 from tests.support.accounting import PRICE, Books, limit
@@ -236,6 +236,18 @@ async def test_an_answer_that_runs_away_becomes_an_error():
         reply = await served.ask(CHAT, HELLO)
     assert (reply.status, reply.error["code"]) == (429, "insufficient_quota")
     assert books.ledger.entry.output_tokens == 22
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed("ended"), EngineUnavailable("shutting down")])
+async def test_what_the_server_ends_is_kept_with_its_error(error):
+    async with limited(answer=ScriptedAnswer(endless=True, pace=0.001)) as (served, books):
+        async with served.line() as line:
+            await line.send(request_bytes(TEXT, STREAM))
+            await line.until(b"world")
+            served.edge.in_flight.end(error)
+            await line.until(error.code.encode())
+        await gone(served.edge.in_flight)
+    assert books.ledger.entry.status == error.code and books.ledger.entry.output_tokens >= 2
 
 
 async def test_a_caller_that_leaves_pays_for_what_was_made():

@@ -131,7 +131,7 @@ async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, en
     assert refused.value.retry_after == pytest.approx(1)
     clock.advance(1)
     await limiter.reserve("b", [budget], output_tokens(100))
-    with pytest.raises(BudgetExceeded, match="for the key key_1 is used up. It resets"):
+    with pytest.raises(BudgetExceeded, match=r"for the key key_1 is used up\. It resets"):
         await limiter.reserve("c", [budget], output_tokens(1))
     await ended(limiter, "a", output_tokens(0))  # of the period before
     assert (await limiter.read_status([budget]))[0].remaining == 0

@@ -150,6 +150,32 @@ async def test_a_queued_request_survives_an_engine_restart(bench):
     assert [line["status"] for line in at.logged()] == ["ok"]
 
 
+async def test_patience_begins_when_the_engine_is_lost(bench):
+    """The request was in the queue for longer than that before."""
+    clock, losses = FakeClock(), [EngineLost("gone")]
+
+    def answer(_request):
+        if not losses:
+            return ScriptedAnswer()
+        clock.advance(20.0)
+        engine.engine_state = EngineState.RESTARTING
+        return ScriptedAnswer(error=losses.pop())
+
+    engine = ScriptedEngine(answer)
+    at = bench(patience=15.0, engine=engine)
+
+    async def come_back():
+        while engine.engine_state is EngineState.READY or engine.prepared < 2:
+            await asyncio.sleep(0)
+        engine.engine_state = EngineState.READY
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(come_back())
+        async with at.run(clock=clock) as events:
+            generation = await collect(events)
+    assert generation.choices[0].text == "Hello world!" and len(engine.streams) == 2
+
+
 async def test_patience_ends(bench):
     at = bench(patience=0.0, engine=ScriptedEngine(state=EngineState.RESTARTING))
     with pytest.raises(EngineUnavailable):

@@ -141,8 +141,8 @@ class RequestProgress:
         "attempts",
         "body",
         "embedded_tokens",
+        "end_code",
         "has_own_schemas",
-        "is_ended",
         "limit_statuses",
         "log_fields",
         "memory",
@@ -162,12 +162,12 @@ class RequestProgress:
         """The request's body as the caller sent it."""
         self.embedded_tokens = 0
         """Number of tokens in texts whose vectors are computed, however the request ends."""
+        self.end_code: str | None = None
+        """The code of the error with which the HTTP edge has ended the request; None otherwise. The edge
+        answers and logs the error."""
         self.has_own_schemas = False
         """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out.
         `Engine.prepare` sets it."""
-        self.is_ended = False
-        """Whether the HTTP edge has ended the request with an error. The edge then answers and logs the
-        error."""
         self.memory: MemoryReport | None = None
         """The result of the request's memory strategy; None without one."""
         self.model = ""

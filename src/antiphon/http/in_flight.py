@@ -72,7 +72,7 @@ class InFlight:
         """Ends the request with an error. Only the first call has an effect."""
         if self._is_active and not self._errors:
             self._errors.append(error)
-            self._progress.is_ended = isinstance(error, AntiphonError)
+            self._progress.end_code = error.code if isinstance(error, AntiphonError) else None
             self._task.cancel()
 
     def _end_at_deadline(self, seconds: float) -> None:

@@ -164,6 +164,7 @@ class RouteSearch:
         "_found_full_route",
         "_model",
         "_pause",
+        "_restart_patience",
         "_restarting",
         "_skipped",
         "_unsupported",
@@ -174,9 +175,10 @@ class RouteSearch:
         """`restart_patience`: the most seconds to wait for a restarting engine."""
         self._model = model
         self._context = context
-        self._wait_until = context.clock.monotonic() + restart_patience
-        if context.deadline is not None:
-            self._wait_until = min(self._wait_until, context.deadline)
+        self._restart_patience = restart_patience
+        self._wait_until: float | None = None
+        """When the request stops waiting for a restarting engine; None before the first failure. A request
+        can be in the queue for longer than the patience before its engine dies."""
         self._attempts = self._engine_deaths = 0
         self._pause = FIRST_PAUSE_S
         self._skipped: tuple[ModelRoute, ...] = ()
@@ -206,8 +208,12 @@ class RouteSearch:
         """Pauses for a restarting or loading engine. Raises the error of the last try if the pause would end
         too late."""
         is_loading = any(route.engine.state() in LOADS_ON_REQUEST for route in self._restarting)
-        deadline = self._context.deadline if is_loading else self._wait_until
-        if deadline is not None and self._context.clock.monotonic() + self._pause >= deadline:
+        now, deadline = self._context.clock.monotonic(), self._context.deadline
+        if self._wait_until is None:
+            self._wait_until = now + self._restart_patience
+        if not is_loading:
+            deadline = self._wait_until if deadline is None else min(self._wait_until, deadline)
+        if deadline is not None and now + self._pause >= deadline:
             raise self._build_error()
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_S)

@@ -220,12 +220,14 @@ async def _start_metered(
 
 def find_status(error: BaseException | None, context: Context) -> str:
     """Returns the status of a generation that is not complete: the code of its error, or `cancelled` if the
-    caller left. A request that the HTTP edge cancels at its deadline has the deadline's code."""
+    caller left. A request that the HTTP edge cancels has the code of the edge's error."""
     if isinstance(error, AntiphonError):
         return error.code
     caller_left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
     if not caller_left:
         return InternalError.code
+    if context.progress.end_code is not None:
+        return context.progress.end_code
     return DeadlineExceeded.code if context.remaining() == 0 else CANCELLED
 
 
@@ -271,7 +273,7 @@ def _report(
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
     """Whether the HTTP edge sends an error for this request. If so, the edge writes the only log record."""
-    return context.progress.is_ended or (
+    return context.progress.end_code is not None or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )
 

@@ -221,6 +221,8 @@ class SettingsSource:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
+        self._file: Path | None = None
+        """The settings file at the start."""
         self._start_settings = Settings()
         """The settings at the start, as read."""
         self._sized_models: dict[ModelSettings, ModelSettings] = {}
@@ -228,6 +230,7 @@ class SettingsSource:
 
     def load(self) -> Settings:
         """Loads the settings for the start. Raises a StartupError."""
+        self._file = self._options.find_file()
         settings = self._start_settings = self._read()
         models = self._size_models([fetch_model(model, settings.hub) for model in settings.models], settings)
         prepared = store_adapters(replace_models(settings, models))
@@ -239,8 +242,14 @@ class SettingsSource:
         """Returns the current settings with the changes that a reload applies, and the names of changed
         settings that need a restart.
 
-        Unchanged models keep their sizes. Raises a StartupError.
+        Unchanged models keep their sizes. Raises a StartupError, also if the settings file is gone: without
+        it, every model would be replaced by the demo model.
         """
+        if self._file is not None and self._options.find_file() != self._file:
+            raise SettingsError(
+                f"the settings file {self._file} is gone, or another one is found before it: put it back, "
+                "or restart the server"
+            )
         settings = self._read()
         models = [find_local_model(model, settings.hub) for model in settings.models]
         sized = replace_models(settings, self._size_models(models, settings))
