@@ -281,6 +281,9 @@ def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
         last = server.knows()["news"][-1]
         assert last["detail"] == "the engine of cantor died 3 times within 60 s and was given up"
         assert server.process.poll() is None
+        said = server.process.stderr
+        assert said is not None
+        wait_until(lambda: b"process_given_up" in said.readline(), what="the record of it")
 
 
 def test_a_dying_http_process_returns_twice_and_no_more() -> None:

@@ -194,6 +194,7 @@ class ChildWatch:
             record("process_ended", logging.WARNING, process=self.name, how=ending, error=problem)
             too_many = self._deaths.add_death(time.monotonic())
             if too_many and not self._always_restart:
+                record("process_given_up", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
                 self._on_state(EngineState.FAILED, None)
                 return
             self._on_state(EngineState.RESTARTING, None)
