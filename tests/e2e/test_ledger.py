@@ -83,7 +83,12 @@ def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server],
         if server.process.poll() is None:
             again = len(asked.whole)
             within = WINDOW + PATIENCE  # a process that was killed three times rests
-            wait_until(lambda: len(asked.whole) >= again + 8, within, "answers of its successor")
+
+            def answers() -> bool:
+                """Or the server has ended, as it does when its only HTTP process was killed three times."""
+                return len(asked.whole) >= again + 8 or server.process.poll() is not None
+
+            wait_until(answers, within, "answers of its successor")
     if server.process.poll() is None:
         asked.check()
 
