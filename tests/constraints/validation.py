@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, time
 from typing import Any
 from urllib.parse import urlsplit
 
-from jsonschema import Draft202012Validator, FormatChecker
-from jsonschema.validators import validator_for
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from jsonschema.validators import extend, validator_for
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOSTNAME = re.compile(rf"(?=.{{1,253}}\Z){LABEL}(\.{LABEL})*")
@@ -42,7 +42,13 @@ for _name, _check in ASSERTED.items():
     )
 
 
+def check_pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """A pattern by the rules of ECMA-262, which JSON Schema names: \\d and \\w are of ASCII there."""
+    if isinstance(instance, str) and not re.search(pattern, instance, re.ASCII):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
 def accepts(schema: Any, text: str) -> bool:
     """Whether the text is JSON that the schema takes by its own draft, formats included."""
-    checker = validator_for(schema, default=Draft202012Validator)
+    checker = extend(validator_for(schema, default=Draft202012Validator), {"pattern": check_pattern})
     return bool(checker(schema, format_checker=FORMATS).is_valid(json.loads(text)))
