@@ -109,7 +109,7 @@ def test_balanced_deployments_with_fallbacks_are_routes(tmp_path: Path) -> None:
         "model_list[0] (gpt-4o).rpm: no setting; with keys enabled, limit the model",
         "antiphon limits set model gpt-4o requests 300 --per minute",
         "model_list[2] (claude).litellm_params.temperature: left out",
-        "antiphon prices add claude --input 3 --output 15 --currency USD",
+        "antiphon prices add anthropic/claude-sonnet-4-5 --input 3 --output 15 --currency USD",
         "router_settings.fallbacks (gpt-4o): left out 'gone'",
         "router_settings.model_group_alias.old: left out",
         "router_settings.routing_strategy: least-busy is left out",
@@ -318,4 +318,4 @@ def test_told_commands_quote_the_names_of_models() -> None:
     deployment = {"litellm_params": params, "model_info": {"input_cost_per_token": 1e-6}}
     _, notes = convert_config({"model_list": [{"model_name": "it's; a b", **deployment}]}, ENVIRON)
     commands = [shlex.split(line[line.index("antiphon ") :]) for line in notes if "antiphon " in line]
-    assert [command[3:5] for command in commands] == [["model", "it's; a b"], ["it's; a b", "--input"]]
+    assert [command[3:5] for command in commands] == [["model", "it's; a b"], ["openai/x", "--input"]]

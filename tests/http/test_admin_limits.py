@@ -1,11 +1,14 @@
 """Limits over the admin API: what is asked for is done, everything else refused by name."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.limits import Amounts
+from antiphon.domain.models import Aliases
 from antiphon.domain.tenancy import ProjectRole
+from antiphon.engines.registry import ModelPattern
 from tests.http.test_admin import ROOT, keyed
 
 LIMITS = f"{ROOT}/limits"
@@ -167,10 +170,17 @@ async def test_a_key_that_is_rotated_stays_limited(server):
 async def test_a_limit_under_a_name_that_counts_nothing_is_refused(server):
     said = {"subject": "model", "measure": "tokens", "window": "day", "amount": 10}
     for target, words in (
+        ("*", "a limit of a pattern would count nothing"),
         ("accounts/fireworks/models/m", "another name of m"),
         ("nothing", "does not exist"),
     ):
         answer = await server.asked(server.admin, f"{ROOT}/limits", said | {"target": target})
         assert (answer.status, answer.error["param"]) == (400, "target")
         assert words in answer.error["message"]
-    assert (await server.asked(server.admin, f"{ROOT}/limits", said | {"target": "m"})).status == 201
+    models = server.edge.models
+    pattern = ModelPattern(
+        replace(models.get("m"), name="v/*"), lambda name, _: replace(models.get("m"), name=name)
+    )
+    models.replace((models.get("m"),), Aliases(), (pattern,))
+    for target in ("m", "v/one"):
+        assert (await server.asked(server.admin, f"{ROOT}/limits", said | {"target": target})).status == 201

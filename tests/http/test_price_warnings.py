@@ -33,6 +33,11 @@ def test_a_price_of_no_route_is_named():
     assert warn("nobody/*") == ["nothing here is served by a name like nobody/* now"]
 
 
+def test_a_price_of_a_routed_models_own_name_is_named():
+    (told,) = warn("either")
+    assert told.endswith("this price is for none of them: name first/a or second/b")
+
+
 def test_a_model_needs_a_price_of_each_route():
     names = {"either": ["first/a", "second/b"]}
     assert find_unpriced([price_of("first/*")], names, 5) == ["either"]

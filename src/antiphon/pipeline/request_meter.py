@@ -134,7 +134,7 @@ class RequestMeter:
         name, rules = self._route.price or self._model.counted_name, self._accounting.limit_index.rules
         self._price = rules.find_price(name, self.started_ms // MILLISECONDS)
         if self._price is None:
-            _require_countable(rules, self._context.actor, self._model.counted_name)
+            _require_countable(rules, self._context.actor, self._model.counted_name, name)
 
     def close(self, outcome: RequestOutcome) -> LedgerFull | None:
         """Writes the completion and settles the limits. If the completion cannot be written, returns the
@@ -210,15 +210,15 @@ class RequestMeter:
         )
 
 
-def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
+def _require_countable(rules: RuleSet, actor: Actor, model: str, priced_name: str) -> None:
     """Raises PermissionDenied if a cost limit applies to a model without a price, since the limit could not
-    count the cost."""
+    count the cost. `priced_name`: the name of its route for prices."""
     for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:
             raise PermissionDenied(
                 f"the model {model} has no price here, so a limit in cost that applies cannot count it: "
                 f"{format_decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; "
-                "the operator adds a price, 0 where it is free (antiphon prices add)",
+                f"the operator adds a price, 0 where it is free (antiphon prices add {priced_name})",
                 param="model",
             )
 

@@ -115,7 +115,7 @@ def _convert_deployment(
     conversion.routes.setdefault(name, []).append(route)
     params_by_model.setdefault(name, []).append(params)
     _note_limits(conversion, field_path, name, params, deployment)
-    _convert_info(conversion, field_path, name, info)
+    _convert_info(conversion, field_path, name, info, f"{provider}/{model}")
     handled_fields = (
         PROVIDER_FIELDS | ROUTE_FIELDS | (UNUSED_AZURE_FIELDS if provider.startswith("azure") else set())
     )
@@ -170,15 +170,19 @@ def _note_limits(
             for section, table in ((".litellm_params", params), ("", deployment))
         )
         for number in filter(None, numbers):
+            target = f"model {quote(name)}"
+            text = f"limit the model with all its routes: antiphon limits set {target}"
+            if "*" in name:
+                text = f"limit each key: antiphon limits set key KEY --models {quote(name)}"
             conversion.notes.add(
                 f"{field_path}.{field_name}",
-                "no setting; with keys enabled, limit the model with all its routes: "
-                f"antiphon limits set model {quote(name)} {measure} {int(number)} --per minute",
+                f"no setting; with keys enabled, {text} {measure} {int(number)} --per minute",
             )
 
 
-def _convert_info(conversion: Conversion, field_path: str, name: str, info: Table) -> None:
-    """Adds the sizes of a model to its profile, and notes its prices."""
+def _convert_info(conversion: Conversion, field_path: str, name: str, info: Table, priced_name: str) -> None:
+    """Adds the sizes of a model to its profile, and notes its prices. `priced_name`: the name of the route
+    for prices."""
     handled_fields = {
         "mode",
         "id",
@@ -205,7 +209,9 @@ def _convert_info(conversion: Conversion, field_path: str, name: str, info: Tabl
     ]
     if any(costs):
         prompt, output = (f"{(cost or 0) * MILLION:.9f}".rstrip("0").rstrip(".") for cost in costs)
-        command = f"antiphon prices add {quote(name)} --input {prompt} --output {output} --currency USD"
+        command = (
+            f"antiphon prices add {quote(priced_name)} --input {prompt} --output {output} --currency USD"
+        )
         conversion.notes.add(
             f"{field_path}.model_info", f"prices are no settings; with keys enabled, run: {command}"
         )

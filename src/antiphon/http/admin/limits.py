@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
+from antiphon.domain.models import STAR
 from antiphon.domain.prices import NANO
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
@@ -182,14 +183,19 @@ class LimitResource:
 
     def _require_model(self, name: str) -> None:
         """Raises InvalidValue unless the name is a model's own name. Requests count under the model's own
-        name, so a limit of another name would count nothing."""
-        if name in self._models:
-            return
+        name, so a limit of another name or of a pattern would count nothing."""
+        if STAR in name:
+            raise InvalidValue(
+                "requests count for one model, so a limit of a pattern would count nothing: name one model, "
+                "or limit a key, a project or a user, with the pattern in models",
+                param="target",
+            )
         try:
             model_name = self._models.get(name).name
         except ModelNotFound as unknown:
             raise InvalidValue(f"nothing would be counted: {unknown.message}", param="target") from None
-        raise InvalidValue(f"{name} is another name of {model_name}; limit {model_name}", param="target")
+        if model_name != name:
+            raise InvalidValue(f"{name} is another name of {model_name}; limit {model_name}", param="target")
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:

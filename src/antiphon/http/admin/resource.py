@@ -314,6 +314,9 @@ class ModelWarnings:
         }
         is_used = priced or self._prices_chosen_models(price.models)
         warnings = [] if is_used else list(self.warn_of_patterns(actor, [price.models]))
+        if not is_used:
+            unused_names = filter(served.get, self.list_served(actor, price.models))
+            warnings += [_explain_unused(name, served[name]) for name in unused_names]
         if self._prices is not None and (refused := self._prices.find_refused(priced)):
             warnings.append(_explain_unpriced(refused))
         return warnings
@@ -346,6 +349,12 @@ class ModelWarnings:
         if model_name is None or not actor.may_use(model_name):
             return f"nothing here is served by the name {pattern} now"
         return f"{pattern} is another name of {model_name}, and only its own counts: name {model_name}"
+
+
+def _explain_unused(model: str, price_names: set[str]) -> str:
+    """Returns a warning about a price of a routed model's own name, which no request has."""
+    names = " or ".join(sorted(price_names))
+    return f"{model} has the prices of its routes, and this price is for none of them: name {names}"
 
 
 def _explain_unpriced(names: list[str]) -> str:
