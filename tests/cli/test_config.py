@@ -85,8 +85,15 @@ def test_providers_and_routes_are_listed_without_secrets(antiphon: Run, tmp_path
         "proxy = 'http://me:hidden@proxy.example'\n"
         "headers = {X-Team = 'hidden'}\n"
         "[[models]]\nname = 'any'\nroutes = [{provider = 'one', model = 'a', weight = 2}]\n"
+        "[models.profile]\nmax_output = 9\n"
     )
     shown = json.loads((done := antiphon("config", "--json")).stdout)
+    from_file = {name for name, row in shown.items() if row["source"] == "file"}
+    assert from_file == {
+        *(f"providers.one.{option}" for option in ("kind", "base_url", "key", "proxy", "headers")),
+        *(f"models.any.routes[0].{option}" for option in ("provider", "model", "weight")),
+        "models.any.profile.max_output",
+    }
     assert shown["providers.one.key"] == {"value": "env:ONE_KEY", "source": "file", "place": "antiphon.toml"}
     assert shown["providers.one.timeout"]["value"] == 600.0
     assert shown["models.any.routes[0].weight"]["value"] == 2.0

@@ -74,8 +74,8 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_byte_timeout: Annotated[
         float,
         Meta(
-            description="Seconds in which a stream must have its first content. Answers without a stream "
-            "have `timeout`."
+            description="Seconds in which a stream must have its first content, unless it sends other bytes "
+            "meanwhile. Answers without a stream have `timeout`."
         ),
         POSITIVE,
     ] = 120.0

@@ -131,15 +131,26 @@ def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[R
 
     Masks the values of headers and the addresses of proxies with a password, because these are secrets.
     """
-    source = (SourceKind.FILE, str(serve_options.find_file()))
+    file_settings = read_layers(*serve_options.list_sources())[0][1]
+    file_source = (SourceKind.FILE, str(serve_options.find_file()))
     for name, provider in settings.providers.items():
+        sources = dict.fromkeys(file_settings.get("providers", {}).get(name, ()), file_source)
         for option in type(provider).__struct_fields__:
             value = getattr(provider, option)
             shown_value = dict.fromkeys(value, MASK) if option == "headers" else value
             if option == "proxy" and value is not None and "@" in value:
                 shown_value = MASK  # it contains a password
-            yield f"providers.{name}.{option}", shown_value, source if value else DEFAULT
-    for model in settings.routed_models:
+            yield f"providers.{name}.{option}", shown_value, sources.get(option, DEFAULT)
+    tables = filter(is_routed, file_settings.get("models", ()))
+    for model, table in zip(settings.routed_models, tables, strict=False):
         for index, route in enumerate(model.list_routes()):
+            sources = dict.fromkeys(table["routes"][index] if model.routes else table, file_source)
             for option in type(route).__struct_fields__:
-                yield f"models.{model.name}.routes[{index}].{option}", getattr(route, option), source
+                path = f"models.{model.name}.routes[{index}].{option}"
+                yield path, getattr(route, option), sources.get(option, DEFAULT)
+        source = file_source if "prefer_prefix" in table else DEFAULT
+        yield f"models.{model.name}.prefer_prefix", model.prefer_prefix, source
+        sources = dict.fromkeys(table.get("profile", ()), file_source)
+        for option in type(model.profile).__struct_fields__:
+            path = f"models.{model.name}.profile.{option}"
+            yield path, getattr(model.profile, option), sources.get(option, DEFAULT)
