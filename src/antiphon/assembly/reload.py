@@ -21,7 +21,7 @@ from antiphon.assembly.models import (
 from antiphon.assembly.vendors import build_vendors
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineState, LoadSpec
-from antiphon.engines.host.client import HostTokenEngine
+from antiphon.engines.host.client import HostTokenEngine, Retirement
 from antiphon.engines.host.control import StatusPipe
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
 from antiphon.engines.registry import Model
@@ -139,23 +139,29 @@ class SettingsReloader:
 
     async def _retire_removed(self, sources_before: ModelSources) -> list[HostTokenEngine]:
         """Retires the clients of removed and changed providers, and makes the other clients read their keys
-        again. Returns the engines of removed hosts."""
+        again. Tells the engines of removed hosts that they end, and returns them."""
         sources = self._parts.sources
         for name, client in sources_before.vendors.clients.items():
             if sources.vendors.clients.get(name) is client:
                 client.renew_key()
             else:
                 await client.retire()
-        return [
-            engine for name, engine in sources_before.hosts.items() if sources.hosts.get(name) is not engine
-        ]
+        models = {model.name for model in sources.settings.models}
+        retired = []
+        for model, hosts in group_hosts(sources_before.settings.models, sources_before.hosts).items():
+            for name, engine in hosts.items():
+                if sources.hosts.get(name) is not engine:
+                    engine.retire(Retirement(model, is_removed=model not in models))
+                    retired.append(engine)
+        return retired
 
     async def _close_idle(self, engine: HostTokenEngine, settings: ServerSettings) -> None:
         """Closes an engine when no call uses it, or after the retire timeout. Waits for the drain timeout
-        first, because requests that found the engine may not have called it yet."""
-        await asyncio.sleep(settings.drain_timeout)
+        first, because requests that found the engine may not have called it yet. The retire timeout includes
+        this wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.retire_timeout):
+                await asyncio.sleep(settings.drain_timeout)
                 while engine.is_busy():  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(BUSY_PAUSE_S)
         await self._parts.hosts.close(engine)

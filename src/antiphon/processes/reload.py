@@ -149,25 +149,26 @@ class Reloads(Struct):
         self, new_settings: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
     ) -> tuple[str, ...]:
         """Makes all HTTP processes use the new settings. Returns the names of the processes that do not
-        confirm this in time. Hosts of removed models end after their last requests."""
+        confirm this in time. Hosts of removed models end after their last requests. Their time begins when
+        all processes have replied, so each process ends its calls before the host ends."""
         order = self._build_order(ReloadStep.APPLY, new_settings, added)
         names = [name for model in new_settings.models for name in list_host_names(model)]
         unused = self.server_state.hosts.assign(added, names)
         self.server_state.set_settings(new_settings)  # new HTTP processes now start with these
-        for host in unused:
-            group.create_task(self._end_host(host, new_settings.server))
         _, late_processes = await self.server_state.workers.ask(
             to_line(SupervisorMessage(order=order)), order.number, APPLY_S
         )
+        for host in unused:
+            group.create_task(self._end_host(host, new_settings.server))
         return late_processes
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
         """Waits for the drain timeout, for requests that have not reached the host yet. Then ends the host
-        when no call needs it, or after the retire timeout."""
+        when no call needs it. Ends it after the retire timeout, which includes the first wait."""
         host.watch.forbid_restart()
-        await asyncio.sleep(server.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(server.retire_timeout):
+                await asyncio.sleep(server.drain_timeout)
                 await host.unload_when_idle()
         await self.server_state.hosts.stop([host], HOST_DEADLINE)
 

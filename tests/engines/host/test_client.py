@@ -9,7 +9,7 @@ import pytest
 import antiphon
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece, TokenSegment
-from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.host.client import HostTokenEngine, Retirement, open_host_engine
 from antiphon.engines.host.frames import TO_HOST, CancelCall, GenerateCall, StartedReply, StepsReply
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import (
@@ -20,6 +20,7 @@ from antiphon.errors import (
     EngineUnavailable,
     InvalidValue,
     LoadError,
+    ModelNotFound,
     Overloaded,
 )
 from antiphon.processes.ipc import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
@@ -151,6 +152,31 @@ async def test_giving_up_ends_every_call_and_refuses_new_ones() -> None:
         assert refusal.value.retry_after is None
         with pytest.raises(LoadError, match="it died too often"):
             await link.client.load(SPEC)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize(
+    ("is_removed", "error_type", "text"),
+    [
+        (True, ModelNotFound, "a reload removed the model m, .*; choose another model"),
+        (False, EngineDied, "a reload replaced the engine of m, .*; try again"),
+    ],
+)
+async def test_calls_that_outlive_their_host_name_the_reload(
+    is_removed: bool, error_type: type[Exception], text: str, is_closed: bool
+) -> None:
+    """It does not matter whether this process or the supervisor ends the host first."""
+    async with open_link(create_endless_engine()) as link, asyncio.timeout(PATIENCE):
+        running = link.client.generate(build_request())
+        assert isinstance(await anext(running), SequenceStarted)
+        link.client.retire(Retirement("m", is_removed))
+        await anext(running)  # it goes on
+        await (link.client.aclose() if is_closed else link.host.drain(0))
+        with pytest.raises(error_type, match=text):
+            async for _ in running:
+                pass
+        with pytest.raises(EngineUnavailable, match=text):
+            await anext(link.client.generate(build_request()))
 
 
 async def test_giving_up_while_a_host_is_greeted_ends_the_connecting() -> None:

@@ -2,7 +2,8 @@
 
 The client connects by itself, and connects again after the host's process died. A lost connection
 ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineLost, which
-`pipeline.attempt` tries once more. A new call without a connection gets EngineUnavailable.
+`pipeline.attempt` tries once more. A new call without a connection gets EngineUnavailable. After `retire`
+these errors name the reload.
 The client starts no process and keeps no vocabulary in memory; its users load the vocabulary once for each
 `generation`.
 """
@@ -16,6 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
+from antiphon.domain.values import Struct
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,
@@ -71,6 +73,7 @@ from antiphon.errors import (
     EngineUnavailable,
     InvalidValue,
     LoadError,
+    ModelNotFound,
 )
 from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
 from antiphon.task_group import task_group
@@ -91,6 +94,37 @@ CALL_DEADLINE = 30.0
 
 RETRY_AFTER = 1.0
 """Retry delay in seconds for callers. A host with a small model needs less time to start again."""
+
+
+class Retirement(Struct, frozen=True):
+    """A reload's decision that a host serves no new requests."""
+
+    model: str
+    is_removed: bool
+    """Whether the reload removed the model. Otherwise another host serves the model now."""
+
+    def build_death_error(self) -> AntiphonError:
+        """Builds the error of a sequence that runs when the host ends."""
+        if self.is_removed:
+            return ModelNotFound(self._explain(), param="model")
+        return EngineDied(self._explain(), retry_after=RETRY_AFTER)
+
+    def build_absence_error(self) -> EngineUnavailable:
+        """Builds the error of any other call that needs the host after its end."""
+        return EngineUnavailable(self._explain(), retry_after=None if self.is_removed else RETRY_AFTER)
+
+    def _explain(self) -> str:
+        """Says what the reload did, and what the caller can do."""
+        if self.is_removed:
+            return (
+                f"a reload removed the model {self.model}, and its engine ended before this answer was"
+                " complete; choose another model"
+            )
+        return (
+            f"a reload replaced the engine of {self.model}, and the old engine ended before this answer was"
+            " complete; try again"
+        )
+
 
 R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
 
@@ -122,6 +156,8 @@ class HostTokenEngine:
         self._call_numbers = itertools.count(1)
         self._final_error: str | None = None
         """The message for every later call, once the host will not be started again; None before."""
+        self._retirement: Retirement | None = None
+        """Set once a reload has removed or replaced the host."""
         self._absence_reason = ""
         """Why the connected host can serve no call now; empty if it can."""
         self._is_connected_or_failed = asyncio.Event()
@@ -164,6 +200,10 @@ class HostTokenEngine:
         self._is_connected_or_failed.set()
         if self._channel is not None:
             self._channel.cut(message)
+
+    def retire(self, retirement: Retirement) -> None:
+        """Notes that a reload has removed or replaced the host. Its calls continue until the host ends."""
+        self._retirement = retirement
 
     def note_state(self, notice: EngineStateNotice) -> None:
         """Notes the state of a model that is loaded on request."""
@@ -254,7 +294,7 @@ class HostTokenEngine:
             self._is_connected_or_failed.clear()
         self._pending_reloads.clear()
         calls, self._calls = self._calls, {}
-        is_expected = self._final_error is not None or self._parking is not None
+        is_expected = any((self._final_error is not None, self._parking, self._retirement))
         level = logging.DEBUG if is_expected else logging.WARNING
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
@@ -262,6 +302,8 @@ class HostTokenEngine:
 
     def _build_absence_error(self) -> EngineUnavailable:
         """Builds the error of a call while there is no connection, or after the final error."""
+        if self._retirement is not None:
+            return self._retirement.build_absence_error()
         if self._final_error is not None:
             return EngineUnavailable(self._final_error)
         if self._parking is not None:
@@ -273,7 +315,7 @@ class HostTokenEngine:
 
     def _build_lost_error(self, reason: str) -> EngineUnavailable:
         """Builds the error of a call that was sent and had not started when the connection was lost."""
-        if self._final_error is not None:
+        if self._final_error is not None or self._retirement is not None:
             return self._build_absence_error()
         return EngineLost(
             f"the engine of {self._name} ended while this request waited for it; try again",
@@ -281,8 +323,10 @@ class HostTokenEngine:
             cause=reason,
         )
 
-    def _build_death_error(self, reason: str) -> EngineDied:
+    def _build_death_error(self, reason: str) -> AntiphonError:
         """Builds the error of a sequence that had started when the connection was lost."""
+        if self._retirement is not None:
+            return self._retirement.build_death_error()
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
             retry_after=RETRY_AFTER,
