@@ -26,6 +26,7 @@ from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
 from antiphon.engines.vllm.translation import ModelLimits, build_state, needs_antiphon_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
+from antiphon.settings.changes import MAX_REMOVED_MODELS
 from antiphon.settings.models import (
     LLAMA_ONLY,
     MODEL_DEFAULTS,
@@ -331,6 +332,11 @@ def build_metrics_page() -> str:
         "in seconds. [operations.md](operations.md) shows how to compute rates and percentiles. Labels never",
         "contain prompts, keys, callers, or names that callers invent. A model with several",
         "[hosts](routes.md#several-engine-hosts-of-one-model) has an engine for each: `chat/1`, `chat/2`.",
+        "",
+        "The counters of a model or route that a [reload](reload.md) removes stay until the server restarts.",
+        f"This holds for the last {MAX_REMOVED_MODELS} removed models, and for at most"
+        f" {gateway.MAX_REMOVED_ROUTES} removed routes of each model. The",
+        "metrics of its engine vanish at once. Those of an adapter vanish when it is unloaded.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | meaning |", "|---|---|---|---|"]

@@ -4,6 +4,7 @@ from antiphon.assembly.models import ModelSources, build_models, build_served_mo
 from antiphon.assembly.vendors import build_vendors
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ProviderFailed
+from antiphon.settings.changes import MAX_REMOVED_MODELS, list_removed_models
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings, RouteSettings
 from antiphon.settings.schema import Settings
 from antiphon.testing import FakeClock
@@ -81,3 +82,16 @@ def test_a_new_longer_pattern_takes_names_that_were_used():
     after = Settings(providers=BEFORE.providers, routed_models=(routed("all/*", "a"), routed("all/x/*", "b")))
     reload(after, registry, before)
     assert registry.get("all/x/y").label == "all/x/*"
+
+
+def test_removed_models_are_listed_up_to_a_bound():
+    def settings(*names: str) -> Settings:
+        return Settings(providers={"a": provider()}, routed_models=tuple(routed(each, "a") for each in names))
+
+    removed = list_removed_models(settings("a", "b", "c"), settings("c"))
+    assert removed == ("a", "b")
+    removed = list_removed_models(settings("c"), settings("a"), removed)
+    assert removed == ("b", "c")
+    for number in range(MAX_REMOVED_MODELS):
+        removed = list_removed_models(settings(f"m{number}"), settings(f"m{number + 1}"), removed)
+    assert removed == tuple(f"m{number}" for number in range(MAX_REMOVED_MODELS))

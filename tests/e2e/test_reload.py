@@ -3,13 +3,15 @@
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.workers import CHAT, PATIENCE, Line, lines
+from tests.e2e.workers import CHAT, PATIENCE, Line, lines, workers
 from tests.support.commands import run_command
 from tests.support.model_files import BUNDLED, CANTOR
 from tests.support.server import Server, serving
@@ -224,6 +226,64 @@ def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -
     rest = (begin + stream.read()).decode()
     assert rest.count('"finish_reason":"length"') == 2 and rest.rstrip().endswith("data: [DONE]")
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "its host has ended")
+
+
+def test_a_removed_model_keeps_counts_and_ends_streams(tmp_path: Path, upstream: ScriptedUpstream) -> None:
+    """A stream that outlives the retire timeout ends then, and not a drain timeout later. The counts stay,
+    also in processes that start after the reload."""
+    (tmp_path / "vendor.key").write_text(KEY)
+    base = BASE.replace("drain_timeout = 0.05", "drain_timeout = 0.5\nretire_timeout = 1.0")
+    (tmp_path / "antiphon.toml").write_text(fill(base + LOCAL, upstream.url, tmp_path))
+    env = {"ANTIPHON_HOME": str(tmp_path), "ANTIPHON_KEYS": "true"}
+    with serving("--config", str(tmp_path / "antiphon.toml"), env=env) as server:
+        gateway = Gateway(server, tmp_path, upstream.url)
+        with lines(server) as both:
+            line, hosts = both[0], server.children("engines.host")
+            body = {
+                "model": "other",
+                "prompt": "Count.",
+                "max_tokens": 300,
+                "min_tokens": 300,
+                "stream": True,
+            }
+            headers = {"authorization": f"Bearer {gateway.admin}", "content-type": "application/json"}
+            assert [gateway.ask(each, "other") for each in both] == [200, 200]
+            line.connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            stream = line.connection.getresponse()
+            stream.readline()
+            for host in hosts:
+                host.suspend()  # it makes nothing more
+            try:
+                gateway.write(base)
+                assert gateway.reload().stdout == "removed model other\n"
+                began = time.monotonic()
+                end = stream.read().decode()
+                assert 0.5 < time.monotonic() - began < 1.5
+            finally:
+                for host in hosts:
+                    host.resume()
+            assert "model_not_found" in end and "a reload removed the model other" in end
+            counts = {"ok": 2.0, "model_not_found": 1.0}
+            assert read_generations(line, gateway.admin) == counts
+            wait_until(
+                lambda: read_generations(both[1], gateway.admin) == counts, PATIENCE, "the other has them too"
+            )
+        assert run_command("rolling-restart", cwd=tmp_path, env=env).returncode == 0
+        wait_until(lambda: len(workers(server)) == 2, PATIENCE, "the old processes have ended")
+        with lines(server) as both:
+            assert [read_generations(each, gateway.admin) for each in both] == [counts, counts]
+
+
+def read_generations(line: Line, key: str) -> dict[str, float]:
+    """The ended generations of the model `other`, by status."""
+    status, page = line.ask("GET", "/metrics", key=key)
+    assert status == 200
+    return {
+        sample.labels["status"]: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "antiphon_generations_total" and sample.labels["model"] == "other"
+    }
 
 
 def test_adapters_follow_their_changed_model(gateway: Gateway, both: list[Line]) -> None:

@@ -180,11 +180,17 @@ async def test_numbers_are_those_of_all_processes():
     async with serving() as served, serving_edge(replace(served.edge, coordinator=other)) as (port, _):
         own = replace(served, port=port)
         assert (await own.ask("/load")).json() == {"server_load": 0}
+        served.edge.metrics.removed_models = ("gone",)
         busy = Metrics()
         busy.begin_generation(next(iter(served.edge.models)).name)
+        for model in ("gone", "unloaded"):
+            busy.count_embedding(model, "ok", 7, 0.1)
         other.totals = Totals.from_series(busy.list_series())
         assert (await own.ask("/load")).json() == {"server_load": 1}
-        assert "antiphon_http_processes 2" in (await own.ask("/metrics")).body.decode()
+        page = (await own.ask("/metrics")).body.decode()
+        assert "antiphon_http_processes 2" in page
+        assert 'antiphon_embeddings_total{model="gone",status="ok"} 1.0' in page, "a reload removed it"
+        assert "unloaded" not in page, "callers name adapters"
 
 
 async def test_a_process_without_its_coordinator_reports_not_ready():

@@ -140,3 +140,33 @@ def test_a_removed_model_is_shown_until_its_last_generation_ends():
     counted.end_generation(Generation("ada", "cancelled", 1, 2, 0, 0.1))
     page = render_page(counted.list_series())
     assert "ada" not in page and 'antiphon_generations_running{model="base"} 1' in page
+
+
+def test_counters_of_a_removed_model_stay():
+    counted = Metrics()
+    for _ in range(2):
+        counted.begin_generation("gone")
+    counted.end_generation(Generation("gone", "ok", 1, 2, 0, 0.1, 0.1))
+    counted.keep_removed(("gone",), ())
+    counted.end_generation(Generation("gone", "ok", 1, 2, 0, 0.1, 0.1))
+    counted.add_cost("gone", "USD", 5)
+    found = read(render_page(counted.list_series()))
+    assert found["antiphon_generations_total", "gone", "ok"] == 2
+    assert found["antiphon_tokens_total", "gone", "output"] == 4
+    assert found["antiphon_cost_total", "USD", "gone"] == 5
+    counted.keep_removed((), ("gone",))
+    assert "gone" not in render_page(counted.list_series())
+
+
+def test_routes_that_reloads_remove_stay_up_to_a_bound():
+    counted = Metrics()
+    names = [f"route{number}" for number in range(metrics.MAX_REMOVED_ROUTES + 3)]
+    for name in names:
+        counted.find_route("m", name)
+    counted.find_route("other", "route0")
+    counted.forget_routes("m", {"route0"})
+    assert list(counted.routes) == [
+        ("m", "route0"),
+        *(("m", name) for name in names[3:]),
+        ("other", "route0"),
+    ]

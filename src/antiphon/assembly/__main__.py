@@ -41,6 +41,7 @@ from antiphon.errors import (
 from antiphon.http.application import create_app
 from antiphon.http.server import serve
 from antiphon.http.server_status import list_own_series
+from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
@@ -118,7 +119,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 )
             node = await stores.enter_async_context(open_node_clients(settings, config, status, coordinator))
             app_state = build_app_state(settings, models, clock, tenancy, accounting, node)
-            coordinator.set_series(partial(list_own_series, app_state))
+            _share_metrics(app_state, coordinator, config.removed_models)
             adapters = build_adapters(hosts.engines, app_state, settings, coordinator)
         except (StartupError, StoreUnavailable) as error:
             _exit_with(status, error)
@@ -155,6 +156,15 @@ async def open_node_clients(
     StartupError."""
     async with open_knowledge(settings, config, status) as index, open_tracer(settings.tracing) as tracer:
         yield NodeClients(coordinator, index, tracer)
+
+
+def _share_metrics(
+    app_state: AppState, coordinator: CoordinatorClient, removed_models: tuple[str, ...]
+) -> None:
+    """Shares the metrics of this process with the other ones. `removed_models`: the models that reloads have
+    removed before this process started, and whose metrics stay."""
+    app_state.metrics.removed_models = removed_models
+    coordinator.set_series(partial(list_own_series, app_state))
 
 
 async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) -> None:

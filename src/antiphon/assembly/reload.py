@@ -94,7 +94,7 @@ class SettingsReloader:
         if order.step is ReloadStep.APPLY and (prepared := self._prepared) is not None:
             sources_before = self._parts.sources
             self._prepared = None
-            self._apply(prepared)
+            self._apply(prepared, order.removed_models)
             for engine in await self._retire_removed(sources_before):
                 group.create_task(self._close_idle(engine, sources_before.settings.server))
 
@@ -121,19 +121,20 @@ class SettingsReloader:
             if name in targets:
                 await parts.adapters.prepare_target(name, targets[name])
 
-    def _apply(self, prepared: PreparedReload) -> None:
+    def _apply(self, prepared: PreparedReload, removed_models: tuple[str, ...]) -> None:
         """Replaces the models that serve by the prepared ones. Does not wait, so no request gets some old and
-        some new ones."""
+        some new ones. `removed_models`: the removed models whose metrics stay."""
         parts = self._parts
         app_state, model_set = parts.app_state, prepared.model_set
-        labels = {model.label for model in app_state.models if model.parent is None}
+        labels_before = {model.label for model in app_state.models if model.parent is None}
+        labels_before.update(app_state.metrics.removed_models)
         app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
         changed_models = group_hosts(prepared.sources.settings.models, prepared.new_engines)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed_models.keys())
         parts.hosts.replace_serving(prepared.sources.hosts, prepared.sockets)
         parts.sources = prepared.sources
-        for label in labels - {model.label for model in app_state.models}:
-            app_state.metrics.forget(label)
+        served_labels = {model.label for model in app_state.models}
+        app_state.metrics.keep_removed(removed_models, labels_before - served_labels - {*removed_models})
         for model in app_state.models:
             app_state.metrics.forget_routes(model.label, {route.label for route in model.routes})
 

@@ -9,6 +9,7 @@ not answer as not up.
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 
@@ -102,16 +103,22 @@ def _list_series(
     number of other HTTP processes. `other_totals`: the sums of their counters."""
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + other_processes}
-    yield from sum_series(list_own_series(app_state), other_totals, app_state.models.__contains__)
+    yield from sum_series(list_own_series(app_state), other_totals, partial(_is_counted, app_state))
     loads = {model: report.load for model, report in reports.items()}
     yield PARKED, {(model,): int(report.is_parked) for model, report in reports.items()}
     yield from exposition.list_series(loads, {model: report.is_up for model, report in reports.items()})
 
 
+def _is_counted(app_state: AppState, model: str) -> bool:
+    """Whether the metrics contain a model: one that is served, or one that a reload has removed. Other
+    processes can have counts of adapters that are unloaded now."""
+    return model in app_state.models or model in app_state.metrics.removed_models
+
+
 async def count_running_generations(app_state: AppState) -> int:
     """Returns the number of running and waiting generations in all HTTP processes."""
     _, other_totals = await _collect_other_totals(app_state)
-    series = sum_series(app_state.metrics.list_series(), other_totals, app_state.models.__contains__)
+    series = sum_series(app_state.metrics.list_series(), other_totals, partial(_is_counted, app_state))
     running_counts = (values.values() for family, values in series if family is RUNNING)
     return sum(int(count) for counts in running_counts for count in counts if isinstance(count, int | float))
 

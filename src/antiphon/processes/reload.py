@@ -17,7 +17,7 @@ from antiphon.errors import AntiphonError, ErrorReport, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.workers import Workers
-from antiphon.settings.changes import ReloadReport, compare_settings
+from antiphon.settings.changes import ReloadReport, compare_settings, list_removed_models
 from antiphon.settings.models import list_host_names
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.settings.server import ServerSettings
@@ -46,13 +46,20 @@ class ReloadHooks(Struct, frozen=True):
     """Called at the end of each reload, with its report or the reason of its refusal."""
 
 
+class CurrentSettings(Struct):
+    """The settings of the running server."""
+
+    settings: Settings
+    removed_models: tuple[str, ...] = ()
+    """The models that reloads have removed, and whose metrics stay."""
+
+
 class Reloadable(Struct, frozen=True):
     """The state of the supervisor that a reload changes."""
 
     hosts: EngineHosts
     workers: Workers
-    get_settings: Callable[[], Settings]
-    set_settings: Callable[[Settings], None]
+    current: CurrentSettings
 
 
 class Reloads(Struct):
@@ -103,7 +110,7 @@ class Reloads(Struct):
             raise SettingsError(
                 "this server was started without a function that loads its settings again; restart it"
             )
-        old_settings = self.server_state.get_settings()
+        old_settings = self.server_state.current.settings
         new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
         added = self.server_state.hosts.add(
             [model for model in new_settings.models if model not in old_settings.models]
@@ -154,7 +161,8 @@ class Reloads(Struct):
         order = self._build_order(ReloadStep.APPLY, new_settings, added)
         names = [name for model in new_settings.models for name in list_host_names(model)]
         unused = self.server_state.hosts.assign(added, names)
-        self.server_state.set_settings(new_settings)  # new HTTP processes now start with these
+        current = self.server_state.current  # new HTTP processes now start with these
+        current.settings, current.removed_models = new_settings, order.removed_models
         _, late_processes = await self.server_state.workers.ask(
             to_line(SupervisorMessage(order=order)), order.number, APPLY_S
         )
@@ -175,12 +183,17 @@ class Reloads(Struct):
     def _build_order(
         self, step: ReloadStep, new_settings: Settings, added: Sequence[EngineHost]
     ) -> ReloadOrder:
-        """Builds the order of a step, with the sockets after the reload."""
+        """Builds the order of a step, with the sockets and the removed models after the reload."""
+        current = self.server_state.current
         new_sockets = {host.name: host.socket for host in added}
         sockets = self.server_state.hosts.sockets | new_sockets
         served_sockets = {
             name: sockets[name] for model in new_settings.models for name in list_host_names(model)
         }
         return ReloadOrder(
-            next(self._order_numbers), step, encode_settings(new_settings).decode(), served_sockets
+            next(self._order_numbers),
+            step,
+            encode_settings(new_settings).decode(),
+            served_sockets,
+            list_removed_models(current.settings, new_settings, current.removed_models),
         )

@@ -40,7 +40,7 @@ from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
-from antiphon.processes.reload import HOST_DEADLINE, Reloadable, ReloadHooks, Reloads
+from antiphon.processes.reload import HOST_DEADLINE, CurrentSettings, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, Workers
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
@@ -193,7 +193,7 @@ class _Supervisor:
         on_replaced: Callable[[str | None], None],
         node: ClusterNode | None,
     ) -> None:
-        self._settings = settings
+        self._current = CurrentSettings(settings)
         self._listener = listener
         self._runtime = runtime
         self._programs = programs
@@ -229,11 +229,11 @@ class _Supervisor:
         self._watch_signals()
         async with asyncio.TaskGroup() as group:
             await self._join_cluster(group)
-            reloads = Reloads(self._build_reloadable(), reload, group)
+            reloads = Reloads(Reloadable(self._hosts, self._workers, self._current), reload, group)
             self._workers.on_reload_request = reloads.request_for
-            loads = ModelLoads(self._hosts, self._settings.engine.memory_budget, group)
+            loads = ModelLoads(self._hosts, self._current.settings.engine.memory_budget, group)
             self._workers.on_load = loads.request
-            self._knowledge = KnowledgeHost(self._settings, self._runtime, group)
+            self._knowledge = KnowledgeHost(self._current.settings, self._runtime, group)
             self._workers.on_knowledge = self._knowledge.request
             service_tasks = [
                 group.create_task(self._announce_ready(on_serving, reloads)),
@@ -298,14 +298,6 @@ class _Supervisor:
         watches = self._hosts.list_watches()
         return [*watches, self._coordinator] if self._has_coordinator else watches
 
-    def _build_reloadable(self) -> Reloadable:
-        """Returns the state that a reload changes."""
-
-        def set_settings(settings: Settings) -> None:
-            self._settings = settings
-
-        return Reloadable(self._hosts, self._workers, lambda: self._settings, set_settings)
-
     async def _run_host(self, host: EngineHost) -> None:
         """Runs a host that starts with the server. If it never becomes ready, ends the server with its
         error."""
@@ -336,7 +328,7 @@ class _Supervisor:
         """Closes the port. Ends the HTTP processes first: they finish their requests and report their usage
         to the coordinator. After them ends the engine hosts, the coordinator and the knowledge process."""
         self._listener.close()
-        await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
+        await self._workers.stop(self._current.settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
             for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
@@ -351,9 +343,10 @@ class _Supervisor:
         listen_fd = self._listener.fileno()
 
         def build_configuration(status_fd: int) -> bytes:
-            config = HttpConfig(listen_fd, status_fd, str(self._runtime), self._hosts.sockets)
+            sockets, removed_models = self._hosts.sockets, self._current.removed_models
+            config = HttpConfig(listen_fd, status_fd, str(self._runtime), sockets, removed_models)
             states = b"".join(self._hosts.list_state_lines())
-            return encode_settings(self._settings) + b"\n" + to_line(config) + states
+            return encode_settings(self._current.settings) + b"\n" + to_line(config) + states
 
         command = [sys.executable, "-P", "-m", self._programs.http]
         return await start_child(
@@ -363,7 +356,7 @@ class _Supervisor:
     async def _start_coordinator(self) -> Child:
         def build_configuration(status_fd: int) -> bytes:
             config = CoordinatorConfig(build_coordinator_path(self._runtime), status_fd)
-            return encode_settings(self._settings) + b"\n" + to_line(config)
+            return encode_settings(self._current.settings) + b"\n" + to_line(config)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
         return await start_child(command, build_configuration, filter_http_environment(os.environ))

@@ -2,13 +2,17 @@
 Reads no file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from antiphon.domain.values import Struct
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 MAX_LISTED = 10
 """The most names of one kind in the text of a report."""
+
+MAX_REMOVED_MODELS = 100
+"""The most removed models whose metrics stay. A server can be reloaded with ever new names, so the metrics
+need a bound."""
 
 
 class NameChanges(Struct, frozen=True):
@@ -83,6 +87,14 @@ def _index_models(settings: Settings) -> dict[str, object]:
     """Returns local and routed models by their names."""
     models: dict[str, object] = {model.name: model for model in settings.models}
     return models | {model.name: model for model in settings.routed_models}
+
+
+def list_removed_models(before: Settings, after: Settings, removed: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the models that reloads have removed, oldest first, and at most MAX_REMOVED_MODELS.
+    `removed`: the models that earlier reloads have removed. A model that is back is left out."""
+    models = _index_models(after)
+    names = dict.fromkeys((*removed, *_index_models(before)))
+    return tuple(name for name in names if name not in models)[-MAX_REMOVED_MODELS:]
 
 
 def list_restart_settings(before: Settings, after: Settings) -> tuple[str, ...]:

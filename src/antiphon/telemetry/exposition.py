@@ -118,20 +118,20 @@ class Totals(Struct):
 
 
 def sum_series(
-    own_series: Iterable[Series], other_totals: Totals, is_served: Callable[[str], bool]
+    own_series: Iterable[Series], other_totals: Totals, is_counted: Callable[[str], bool]
 ) -> Iterator[Series]:
     """Yields this process's series, with the totals of the other processes added. Leaves out the totals of
-    models for which `is_served` returns False."""
+    models for which `is_counted` returns False."""
     for family, values in own_series:
         other_sums = other_totals.gauges if family.kind is MetricKind.GAUGE else other_totals.counts
         label_index = family.labels.index(MODEL) if MODEL in family.labels else None
-        served_values = {
+        counted_values = {
             labels: value
             for labels, value in other_sums.get(family.name, {}).items()
-            if label_index is None or is_served(labels[label_index])
+            if label_index is None or is_counted(labels[label_index])
         }
         sums: Sums = {family.name: dict(values)}
-        _add(sums, {family.name: served_values})
+        _add(sums, {family.name: counted_values})
         yield family, sums[family.name]
 
 

@@ -2,17 +2,20 @@
 counters are in memory. `Totals` adds the counters of several processes.
 
 Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
-removed after it is unloaded, so the number of series is bounded. No label contains other text of a caller, an
-identity or a message.
+removed after it is unloaded. Those of a model or route that a reload removes stay, up to a bound. So the
+number of series is bounded. No label contains other text of a caller, an identity or a message.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from antiphon.domain import values
 from antiphon.domain.models import RouteCounts, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
+
+MAX_REMOVED_ROUTES = 20
+"""The most removed routes of one model whose series stay."""
 
 MODEL = ("model",)
 ROUTE = ("model", "route")
@@ -214,6 +217,8 @@ class Metrics(Struct):
     """Costs in nano-units, by model and currency."""
     unloaded: set[str] = field(default_factory=set)
     """Unloaded models that still have running generations."""
+    removed_models: Collection[str] = ()
+    """The models that reloads have removed, and whose series stay."""
 
     def begin_generation(self, model: str) -> None:
         """Counts a generation that starts."""
@@ -244,11 +249,18 @@ class Metrics(Struct):
         for route in [route for route in self.routes if route[0] == model]:
             del self.routes[route]
 
+    def keep_removed(self, removed_models: Collection[str], dropped_models: Iterable[str]) -> None:
+        """Keeps the series of `removed_models`, and removes those of `dropped_models`, which were removed
+        before them."""
+        self.removed_models = removed_models
+        for model in dropped_models:
+            self.forget(model)
+
     def forget_routes(self, model: str, current_routes: Collection[str]) -> None:
-        """Removes the series of the model's routes whose labels are not in `current_routes`."""
-        for labels in [
-            labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes
-        ]:
+        """Removes the series of the model's routes that are not in `current_routes`, oldest first, until at
+        most MAX_REMOVED_ROUTES of them are left."""
+        removed = [labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes]
+        for labels in removed[:-MAX_REMOVED_ROUTES]:
             del self.routes[labels]
 
     def find_route(self, model: str, route: str) -> RouteCounts:

@@ -77,6 +77,8 @@ class HttpConfig(Struct, frozen=True):
     """The runtime directory, which contains the coordinator's socket."""
     sockets: dict[str, str]
     """The path of each engine host's socket, by the host's name."""
+    removed_models: tuple[str, ...] = ()
+    """The removed models whose metrics stay."""
 
 
 class CoordinatorConfig(Struct, frozen=True):

@@ -30,6 +30,8 @@ class ReloadOrder(Struct, frozen=True):
     """All settings, encoded."""
     sockets: dict[str, str]
     """The path of each engine host's socket, by the host's name."""
+    removed_models: tuple[str, ...] = ()
+    """The removed models whose metrics stay."""
 
 
 class ReloadReply(Struct, frozen=True):
