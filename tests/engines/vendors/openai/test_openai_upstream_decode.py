@@ -368,8 +368,22 @@ def test_scores_of_unequal_length_break_the_answer():
             Usage(11, 9, 0, 4, UsageSource.REPORTED),
         ),
         ({"prompt_tokens": 11, "completion_tokens": 5}, REPORTED),
+        (USAGE | {"total_tokens": 2_000_000_000}, REPORTED),
+        (
+            USAGE | {"total_tokens": 900, "completion_tokens_details": {"reasoning_tokens": 3}},
+            Usage(11, 5, 0, 3, UsageSource.REPORTED),
+        ),
     ],
-    ids=["plain", "details", "deepseek", "empty details", "hidden reasoning", "no total"],
+    ids=[
+        "plain",
+        "details",
+        "deepseek",
+        "empty details",
+        "hidden reasoning",
+        "no total",
+        "wrong total",
+        "both",
+    ],
 )
 def test_usage_is_the_vendors(usage: object, expected: Usage):
     end = {"message": {"content": "Hello"}, "finish_reason": "stop"}

@@ -390,16 +390,16 @@ class AnswerReader:
         if reported is None or reported.prompt_tokens is None or reported.completion_tokens is None:
             return estimate_usage(self._request, self._byte_count)
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
-        if reported.total_tokens is not None:
-            # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it
-            completion = max(completion, reported.total_tokens - prompt)
         prompt_details = reported.prompt_tokens_details or NO_PROMPT_DETAILS
         completion_details = reported.completion_tokens_details or NO_COMPLETION_DETAILS
+        reasoning = completion_details.reasoning_tokens or 0
+        if reasoning > 0 and reported.total_tokens == prompt + completion + reasoning:
+            completion += reasoning  # xAI leaves hidden reasoning out of completion_tokens, and bills it
         usage = Usage(
             prompt,
             completion,
             prompt_details.cached_tokens or reported.prompt_cache_hit_tokens or 0,
-            completion_details.reasoning_tokens or 0,
+            reasoning,
             UsageSource.REPORTED,
             cache_write_tokens=prompt_details.cache_write_tokens or 0,
             prompt_audio_tokens=prompt_details.audio_tokens or 0,
