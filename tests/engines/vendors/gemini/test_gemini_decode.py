@@ -234,6 +234,11 @@ def test_content_after_the_finish_is_nonsense(late: object):
         stream(say({"text": "a"}), end(), say(late))
 
 
+def test_a_second_other_finish_reason_is_nonsense():
+    with pytest.raises(ValueError, match="two finish reasons"):
+        stream(say({"text": "a"}), end(), end("SAFETY"))
+
+
 def test_an_empty_chunk_after_the_finish_is_none():
     events = stream(say({"text": "a"}), end(), say({"text": ""}, finishReason="STOP"))
     assert events[2:] == [Finished(0, FinishReason.STOP), USAGE]

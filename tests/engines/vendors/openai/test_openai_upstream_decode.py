@@ -459,6 +459,17 @@ def test_repeated_ends_and_empty_reasons_are_tolerated():
     assert join(events).choices[0].text == "a" and events[-1] == REPORTED
 
 
+@pytest.mark.parametrize("first", ["stop", "length"])
+def test_a_second_other_finish_reason_is_a_failure(first: str):
+    chunks = part(first, content="a"), part("content_filter")
+    with pytest.raises(ValueError, match="two finish reasons"):
+        stream(chat(), *chunks)
+    calls = part(tool_calls=[call_part(0, "f", "{}", "c")]), part("tool_calls"), part("stop")
+    assert stream(chat(), *calls)[-2] == Finished(0, FinishReason.TOOL_CALLS)
+    with pytest.raises(StreamFailure, match="finish_reason error"):
+        stream(chat(), part(first, content="a"), part("error"))
+
+
 @pytest.mark.parametrize(
     "chunk", [part(content="more"), part(index=1, content="b"), part(index=-1, content="b")]
 )

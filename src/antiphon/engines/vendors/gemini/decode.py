@@ -237,19 +237,27 @@ class CandidateDecoder:
         self._call_count = 0
         self.byte_count = 0
         """Bytes of all output."""
-        self.is_finished = False
+        self._finish_reason: str | None = None
+        """Gemini's reason, once it has arrived."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self._finish_reason is not None
 
     def read(self, candidate: GeminiCandidate, response_id: str | None) -> Iterator[Event]:
         """Yields the events of the candidate, or of a part of it. Raises StreamFailure for a finish reason
-        that means a failure, and ValueError for invalid content."""
+        that means a failure, and ValueError for invalid content or a second, different finish reason."""
         if self._asks_scores and candidate.logprobs_result is not None:
             self._scores = (*self._scores, *self._read_scores(candidate.logprobs_result))
         if candidate.content is not None:
             for part in candidate.content.parts:
                 yield from self._read_part(part, response_id)
-        if candidate.finish_reason is not None and not self.is_finished:
-            self.is_finished = True
-            yield self._finish(candidate.finish_reason, candidate.finish_message)
+        reason = candidate.finish_reason
+        if reason and self._finish_reason not in (None, reason):
+            raise ValueError("the answer has two finish reasons for one candidate")
+        if reason is not None and not self.is_finished:
+            self._finish_reason = reason
+            yield self._finish(reason, candidate.finish_message)
 
     def _read_part(self, part: GeminiPart, response_id: str | None) -> Iterator[Event]:
         """Yields the events of one part."""

@@ -157,7 +157,7 @@ class ChoiceReader:
         """Whether speech has arrived. The last part of speech can follow the finish reason, or come without
         one."""
         self.finish_reason: FinishReason | None = None
-        """The finish reason of a choice with speech, until the answer ends."""
+        """The finish reason that has arrived. A choice with speech still goes on after it."""
         self.has_last_speech = False
         """Whether the last part of speech has arrived. It contains the time at which the speech expires."""
         self.text_length = 0
@@ -260,7 +260,7 @@ class AnswerReader:
 
     def _find_reader(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
         """Returns the reader of a choice; None for a part without content of a choice that has ended or was
-        not asked for. Raises ValueError if such a part has content."""
+        not asked for. Raises ValueError if such a part has content, or another finish reason than before."""
         reader = self._choices.get(choice.index)
         if reader is not None and not reader.is_finished:
             return reader
@@ -269,6 +269,8 @@ class AnswerReader:
             return reader
         if choice.text or any(getattr(message, name) for name in message.__struct_fields__):
             raise ValueError("the answer has a choice that was not asked for, or that goes on after its end")
+        if reader is not None and choice.finish_reason:
+            _set_finish(choice.finish_reason, reader)
         return None
 
     def _read_choice(self, choice: ChoiceWire) -> list[Event]:
@@ -346,18 +348,9 @@ class AnswerReader:
             yield ToolCallDelta(index, call_reader.index, arguments, scores=reader.take_scores())
 
     def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
-        """Returns the end of a choice. Raises StreamFailure for a reason that is a failure."""
-        finish_reason = FINISHES.get(reason)
-        if finish_reason is None:
-            raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
-        if reader.calls and finish_reason is FinishReason.STOP:
-            finish_reason = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
-        if finish_reason is FinishReason.TOOL_CALLS and not reader.calls:
-            raise ValueError("the answer ended with calls and has none")
-        if reader.is_spoken:
-            reader.finish_reason = finish_reason
-            return ()
-        return self._end_choice(finish_reason, index, reader)
+        """Returns the end of a choice."""
+        finish_reason = _set_finish(reason, reader)
+        return () if reader.is_spoken else self._end_choice(finish_reason, index, reader)
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the end of a choice with speech when the answer has ended. In OpenAI's streams of speech,
@@ -408,6 +401,22 @@ class AnswerReader:
             rejected_prediction_tokens=completion_details.rejected_prediction_tokens or 0,
         )
         return usage if is_possible(usage) else estimate_usage(self._request, self._byte_count)
+
+
+def _set_finish(reason: str, reader: ChoiceReader) -> FinishReason:
+    """Sets and returns the finish reason of a choice. Raises StreamFailure for a reason that is a failure,
+    and ValueError for one that contradicts the choice."""
+    finish_reason = FINISHES.get(reason)
+    if finish_reason is None:
+        raise StreamFailure(VendorError(f"the answer ended with finish_reason {reason}", reason))
+    if reader.calls and finish_reason is FinishReason.STOP:
+        finish_reason = FinishReason.TOOL_CALLS  # a call by a forced name ends with "stop"
+    if finish_reason is FinishReason.TOOL_CALLS and not reader.calls:
+        raise ValueError("the answer ended with calls and has none")
+    if reader.finish_reason not in (None, finish_reason):
+        raise ValueError("the answer has two finish reasons for one choice")
+    reader.finish_reason = finish_reason
+    return finish_reason
 
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
