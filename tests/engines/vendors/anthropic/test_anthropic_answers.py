@@ -22,7 +22,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
-from antiphon.engines.vendors.anthropic.decode import STATUSES
+from antiphon.engines.vendors.anthropic.decode import STATUSES, decode_answer
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import StreamFailure, VendorError, VendorModel
 from antiphon.engines.vendors.profiles import VendorProfile
@@ -188,6 +188,16 @@ def test_an_empty_answer_is_complete():
 def test_a_stream_out_of_order_is_not_complete(events: tuple[dict[str, Any], ...]):
     with pytest.raises((ValueError, msgspec.MsgspecError)):
         list(feed(*events))
+
+
+@pytest.mark.parametrize("content", [[], [{"type": "text", "text": "a"}]])
+def test_an_end_with_calls_needs_a_call(content: list[dict[str, Any]]):
+    with pytest.raises(ValueError, match="calls and has none"):
+        list(feed(START, TEXT, close_block(0), END | {"delta": {"stop_reason": "tool_use"}}, STOP))
+    whole = {"type": "message", "content": content, "stop_reason": "tool_use"}
+    body = json.dumps(whole | {"usage": {"input_tokens": 9, "output_tokens": 4}}).encode()
+    with pytest.raises(ValueError, match="calls and has none"):
+        list(decode_answer(body, shows_reasoning=True))
 
 
 def test_what_follows_the_end_changes_nothing():

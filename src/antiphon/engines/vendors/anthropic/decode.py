@@ -223,6 +223,8 @@ class MessagesDecoder:
         reason = FINISHES.get(self._stop_reason or "")
         if reason is None:
             raise ValueError(f"the answer ended with the stop reason {self._stop_reason}")
+        if reason is FinishReason.TOOL_CALLS and not self._call_count:
+            raise ValueError("the answer ended with calls and has none")
         self.is_complete = True
         return (*self._start_once(), Finished(CHOICE, reason))
 
