@@ -423,6 +423,8 @@ def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     """Returns the reasoning and the text of a choice. Raises ValueError for content that is neither."""
     if message.function_call:
         raise ValueError("the answer has a call in the older form")
+    if message.images:
+        raise ValueError("the answer has generated images")
     if choice.text is not None:
         return "", choice.text
     reasoning, content = message.reasoning_content or message.reasoning or "", message.content or ""

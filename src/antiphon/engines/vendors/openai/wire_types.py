@@ -58,6 +58,8 @@ class MessageWire(Struct):
     audio: SpeechWire | None = None
     function_call: dict[str, Any] | None = None
     """The older form of a call."""
+    images: list[dict[str, Any]] | None = None
+    """Generated images."""
 
 
 class AlternativeWire(Struct):
