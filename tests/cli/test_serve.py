@@ -129,7 +129,7 @@ def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch
     assert arrived(config=bare / "third.toml").server.send_timeout == 7
 
 
-def test_a_reload_without_the_settings_file_of_the_start_is_refused(bare: Path):
+def test_a_reload_without_its_settings_file_is_refused(bare: Path):
     file = bare / "antiphon.toml"
     file.write_text("[server]\nrequest_timeout = 7\n")
     source = SettingsSource(ServeOptions())

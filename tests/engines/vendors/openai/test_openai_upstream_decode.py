@@ -369,6 +369,7 @@ def test_scores_of_unequal_length_break_the_answer():
         ),
         ({"prompt_tokens": 11, "completion_tokens": 5}, REPORTED),
         (USAGE | {"total_tokens": 2_000_000_000}, REPORTED),
+        (USAGE | {"total_tokens": 116}, Usage(11, 105, source=UsageSource.REPORTED)),
         (
             USAGE | {"total_tokens": 900, "completion_tokens_details": {"reasoning_tokens": 3}},
             Usage(11, 5, 0, 3, UsageSource.REPORTED),
@@ -382,6 +383,7 @@ def test_scores_of_unequal_length_break_the_answer():
         "hidden reasoning",
         "no total",
         "wrong total",
+        "only in the total",
         "both",
     ],
 )

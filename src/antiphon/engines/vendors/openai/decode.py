@@ -107,6 +107,9 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     }
 )
 
+MAX_UNREPORTED = 65_536
+"""The most output tokens that are believed if only `total_tokens` says so, if the caller sets no maximum."""
+
 EMPTY_MESSAGE = MessageWire()
 
 ESTIMATED_START = Started(0, source=UsageSource.ESTIMATED)
@@ -217,6 +220,8 @@ class AnswerReader:
         self._unfinished_choices = self._max_choices
         self._byte_count = 0
         """Bytes of all output so far."""
+        self._most_tokens = (request.output.max_tokens or MAX_UNREPORTED) * self._max_choices
+        """The most output tokens that are believed if only `total_tokens` says so."""
         self._usage: UsageWire | None = None
         self._has_started = False
         self.is_complete = False
@@ -386,8 +391,11 @@ class AnswerReader:
         prompt_details = reported.prompt_tokens_details or NO_PROMPT_DETAILS
         completion_details = reported.completion_tokens_details or NO_COMPLETION_DETAILS
         reasoning = completion_details.reasoning_tokens or 0
-        if reasoning > 0 and reported.total_tokens == prompt + completion + reasoning:
-            completion += reasoning  # xAI leaves hidden reasoning out of completion_tokens, and bills it
+        # xAI and Gemini leave hidden reasoning out of completion_tokens, and bill it. xAI reports it apart.
+        hidden = (reported.total_tokens or 0) - prompt - completion
+        is_plausible = reasoning == 0 and completion + hidden <= self._most_tokens
+        if hidden > 0 and (hidden == reasoning or is_plausible):
+            completion += hidden
         usage = Usage(
             prompt,
             completion,
