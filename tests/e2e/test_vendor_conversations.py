@@ -31,6 +31,11 @@ base_url = "{open}/v1"
 key = "env:OPEN_KEY"
 pass_addresses = true
 
+[providers.fleet]
+preset = "antiphon"
+base_url = "{open}/v1"
+key = "env:OPEN_KEY"
+
 [providers.claude]
 preset = "anthropic"
 base_url = "{claude}/v1"
@@ -48,6 +53,10 @@ pass_addresses = true
 [[models]]
 name = "open/*"
 provider = "open"
+
+[[models]]
+name = "fleet/*"
+provider = "fleet"
 
 [[models]]
 name = "claude/*"
@@ -263,16 +272,22 @@ def test_scores_come_from_those_who_have_them(client: openai.OpenAI, is_streamed
 
 @MODES
 def test_what_another_server_ignores_is_told(client: openai.OpenAI, is_streamed: bool):
-    """The answers of a fleet of this server have this header. The user acts in the records here."""
-    for said, told in (("user", None), ("user,%20messages[].name", "messages[].name")):
+    """The answers of a fleet of this server have this header. The user acts in the records here. The header
+    of another vendor is not passed on."""
+    both = "user,%20messages[].name"
+    for provider, said, told in (
+        ("fleet", "user", None),
+        ("fleet", both, "messages[].name"),
+        ("open", both, None),
+    ):
         answer = client.chat.completions.with_raw_response.create(
-            model=f"open/reports-{said.replace('%20', ' ')}",
+            model=f"{provider}/reports-{said.replace('%20', ' ')}",
             messages=[{"role": "user", "content": "[a chat] Hi."}],
             user="ada",
             stream=is_streamed,
         )
         assert answer.headers.get("x-antiphon-ignored") == told
-        assert answer.headers["x-antiphon-route"].startswith("open/")
+        assert answer.headers["x-antiphon-route"].startswith(f"{provider}/")
 
 
 def test_a_wrong_key_of_the_caller_reaches_no_vendor(gateway: Gateway, client: openai.OpenAI):

@@ -246,6 +246,7 @@ def build_client(provider: ResolvedProvider) -> "Provider":
         credential_header=(preset.key_header or default_header, prefix),
         headers=settings.headers,
         allows_private=provider.allows_private,
+        reports_fields=preset.reports_fields,
         proxy=settings.proxy,
         ca_file=settings.ca_file,
         connections=settings.connections,

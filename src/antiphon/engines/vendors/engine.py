@@ -196,8 +196,13 @@ class PreparedVendorRequest(Struct, frozen=True):
         deadline = find_deadline(self.provider, context, loop.time())
         first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
         response = await self._send(context, first_event_due if self.call.is_streamed else deadline)
-        if IGNORED_HEADER in response.headers or RELAXED_HEADER in response.headers:
-            add_upstream_reports(context.progress, self.request, response.headers)
+        if options.reports_fields:
+            reports = {
+                name: self.provider.remove_secrets(response.headers[name])
+                for name in (IGNORED_HEADER, RELAXED_HEADER)
+                if name in response.headers
+            }
+            add_upstream_reports(context.progress, self.request, reports)
         response.deadline, has_begun = deadline, False
         is_stream = response.media_type == EVENT_STREAM
         batches = self._read_stream(response, first_event_due) if is_stream else self._read_answer(response)
@@ -291,7 +296,7 @@ class PreparedVendorRequest(Struct, frozen=True):
         if isinstance(failure, UNREADABLE):
             return ProviderFailed(
                 f"the provider {name} gave an answer that cannot be read",
-                cause=f"{name}: {type(failure).__name__}: {failure}",
+                cause=f"{name}: {self.provider.describe_failure(failure)}",
             )
         return self.provider.map_failure(failure)
 
@@ -343,7 +348,7 @@ async def exchange(
     except UNREADABLE as failure:
         raise ProviderFailed(
             f"the provider {provider.name} gave an answer that cannot be read",
-            cause=f"{provider.name}: {failure}",
+            cause=f"{provider.name}: {provider.describe_failure(failure)}",
         ) from None
     except (aiohttp.ClientError, OSError) as failure:
         raise provider.map_failure(failure) from None

@@ -78,20 +78,21 @@ def build_error(
     provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
 ) -> AntiphonError:
     """Returns the error for a vendor's response with this status. `secrets`: texts that must not be in its
-    message."""
+    message, its parameter and its cause."""
     error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
     if error_type is None:
         error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
     retry_after = error.retry_after if retry_after is None else retry_after
-    cause = f"{provider} answered {status} {error.kind}".rstrip()
+    secrets = tuple(secrets)
+    cause = f"{provider} answered {status} {scrub(error.kind, secrets)}".rstrip()
     if status == 402 or error.kind in OUT_OF_CREDIT:
         return ProviderUnavailable(
             f"the provider {provider} has no credit left for this server's key; the operator must add some",
             retry_after=retry_after,
             cause=cause,
         )
-    param = read_param(error) if error_type in (ProviderRefused, ProviderModelMissing) else None
+    param = read_param(error, secrets) if error_type in (ProviderRefused, ProviderModelMissing) else None
     message_text = "" if error_type is ProviderKeyRefused else scrub(error.message, secrets)
     message = f"the provider {provider} {MESSAGES[error_type]}" + (
         f": {message_text}" if message_text else ""
@@ -101,20 +102,26 @@ def build_error(
     return error_type(message, param=param, retry_after=retry_after, cause=cause)
 
 
-def read_param(error: VendorError) -> str | None:
-    """Returns the field at fault; None if the vendor names none."""
-    return error.param if error.param is not None and FIELD.fullmatch(error.param) else None
+def read_param(error: VendorError, secrets: Iterable[str]) -> str | None:
+    """Returns the field at fault. Returns None if the vendor names none, or if the name has a secret."""
+    param = error.param
+    return param if param is not None and FIELD.fullmatch(param) and scrub(param, secrets) == param else None
 
 
 def scrub(message: str, secrets: Iterable[str]) -> str:
     """Returns a vendor's message without secrets, addresses, keys and control characters, cut to
     LONGEST_MESSAGE."""
-    text = ADDRESS.sub("(address)", message)
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    text = KEY.sub("***", IP_ADDRESS.sub("(address)", text))
+    text = remove_secrets(ADDRESS.sub("(address)", message), secrets)
+    text = IP_ADDRESS.sub("(address)", text)
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
+
+
+def remove_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Returns a text without these secrets in any case, and without keys of the usual forms."""
+    for secret in sorted(secrets, key=len, reverse=True):  # a secret may contain a shorter one
+        text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
+    return KEY.sub("***", text)
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:

@@ -126,6 +126,9 @@ class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
     """Whether it takes `stream_options.include_usage`."""
     has_deployments: bool = False
     """Whether MODEL/DEPLOYMENT names a deployment of a model. The vendor gets only the deployment."""
+    reports_fields: bool = False
+    """Whether its answers report fields that it ignores, and keywords of schemas that it does not enforce, as
+    those of Antiphon do."""
     modalities: tuple[str, ...] = ("text",)
     """The kinds of content in messages to models outside the table. Such a model may still refuse some."""
     context_length: int | None = None

@@ -26,7 +26,7 @@ from antiphon.engines.vendors.address_guard import (
     is_unusual_number,
 )
 from antiphon.engines.vendors.base import UNREADABLE, UpstreamCall, UpstreamDialect, VendorError
-from antiphon.engines.vendors.errors import build_error
+from antiphon.engines.vendors.errors import build_error, remove_secrets
 from antiphon.engines.vendors.transport import (
     STALE_S,
     ConnectionPool,
@@ -84,6 +84,8 @@ class ProviderOptions(Struct, frozen=True):
     """The name of the header with the key, and the text before the key."""
     headers: Mapping[str, str] = field(default_factory=dict)
     allows_private: bool = False
+    reports_fields: bool = False
+    """Whether its answers report fields that it ignores, and keywords of schemas that it does not enforce."""
     proxy: str | None = None
     ca_file: str | None = None
     connections: int = 1024
@@ -199,7 +201,7 @@ class Provider:
 
     def map_failure(self, failure: Exception) -> AntiphonError:
         """Returns the error for a failure of the connection. It shows no address."""
-        cause = f"{type(failure).__name__}: {failure}"  # for the operator's log; our requests hold no key
+        cause = self.describe_failure(failure)
         if isinstance(
             failure, (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, AddressRefused)
         ):
@@ -207,6 +209,15 @@ class Provider:
         if isinstance(failure, TimeoutError):
             return ProviderTimeout(f"the provider {self.name} did not answer in time", cause=cause)
         return ProviderFailed(f"the connection to the provider {self.name} broke", cause=cause)
+
+    def describe_failure(self, failure: Exception) -> str:
+        """Returns a failure for the operator's log. The text can quote the vendor's bytes, so the keys are
+        removed. Addresses stay."""
+        return remove_secrets(f"{type(failure).__name__}: {failure}", self._keys)
+
+    def remove_secrets(self, text: str) -> str:
+        """Returns a vendor's text without the key and the vendor's host."""
+        return remove_secrets(text, self._secrets)
 
     def map_error(
         self, status: int, error: VendorError, headers: Mapping[str, str] = NO_HEADERS
@@ -315,11 +326,16 @@ class Provider:
 
     @property
     def _secrets(self) -> tuple[str, ...]:
-        """Texts that no error message may contain: the key, the vendor's host, and the values of headers that
-        are long enough for a key."""
-        host = URL(self._base).host or ""
+        """Texts that no error message may contain: the keys and the vendor's host."""
+        host = URL(self._base).host
+        return (*self._keys, host) if host else self._keys
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        """Texts that no log may contain: the key, and the values of headers that are long enough for a
+        key."""
         headers = (value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY)
-        return tuple(secret for secret in (self._key, host, *headers) if secret)
+        return (self._key, *headers) if self._key else tuple(headers)
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""
