@@ -224,6 +224,14 @@ async def test_only_these_headers_are_sent(upstream: ScriptedUpstream):
         assert upstream.requests[0].headers["accept-encoding"] == "identity"
 
 
+@pytest.mark.parametrize("name", ["User-Agent", "user-agent"])
+async def test_a_user_agent_of_the_operator_is_sent(upstream: ScriptedUpstream, name: str):
+    for headers, agent in (({}, "antiphon"), ({name: "corp/7"}, "corp/7")):
+        async with connect(upstream, headers=headers) as provider:
+            await read(provider)
+            assert upstream.requests[-1].headers["user-agent"] == agent
+
+
 async def test_a_refused_key_is_read_again(upstream: ScriptedUpstream, tmp_path: Path):
     file = tmp_path / "key"
     file.write_text("old-key")

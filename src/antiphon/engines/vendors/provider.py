@@ -341,7 +341,7 @@ class Provider:
         """Builds the headers that all requests share."""
         headers = CIMultiDict(self.upstream.headers)
         headers.update(self.options.headers)
-        headers["User-Agent"] = "antiphon"
+        headers.setdefault("User-Agent", "antiphon")
         headers["Content-Type"] = "application/json"
         headers["Accept-Encoding"] = NO_BODY_ENCODING
         if self._key is not None:
