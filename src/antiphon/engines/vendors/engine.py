@@ -313,9 +313,17 @@ class PreparedVendorEmbedding(Struct, frozen=True):
         return RequestSize(len(self.call.body), 0)
 
     async def embed(self, context: Context) -> Embeddings:
-        """Returns the vectors. Raises a ProviderError."""
+        """Returns the vectors. Raises a ProviderError, also if the vendor ignored the request's
+        dimensions."""
         decode = partial(self.provider.upstream.decode_embedding, self.request)
-        return await exchange(self.provider, self.call, decode, context)
+        embeddings = await exchange(self.provider, self.call, decode, context)
+        dimensions = self.request.dimensions
+        if dimensions is not None and embeddings.dimensions != dimensions:
+            raise ProviderFailed(
+                f"the provider {self.provider.name} ignored dimensions: its vectors have "
+                f"{embeddings.dimensions} numbers instead of {dimensions}"
+            )
+        return embeddings
 
 
 class PreparedVendorRerank(Struct, frozen=True):
