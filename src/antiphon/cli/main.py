@@ -28,6 +28,7 @@ from antiphon.cli.commands import (
     store,
     usage,
 )
+from antiphon.cli.output import report_output_errors
 
 if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
@@ -231,7 +232,7 @@ def main() -> None:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
-    with _build_stderr_context(sys.argv[1:]):
+    with _build_stderr_context(sys.argv[1:]), report_output_errors():
         app()
 
 

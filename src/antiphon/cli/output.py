@@ -1,15 +1,21 @@
 """The output of commands: results on standard output, notes on standard error, and exit statuses."""
 
+import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 
 from antiphon.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 PIPE_WIDTH = 500
 """Columns of output to a pipe, so that no text is cut."""
@@ -177,3 +183,70 @@ def report_errors(advise: AdviceFunction = advise_on_key, interrupt_message: str
         if interrupt_message:
             note(interrupt_message)
         raise typer.Exit(INTERRUPTED) from None
+
+
+class OutputFailed(OSError):
+    """Standard output cannot be written. A pipe that its reader closed raises BrokenPipeError instead."""
+
+
+class _OutputFile(io.FileIO):
+    """The file of standard output. Its errors differ from those of other files."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """See `io.FileIO.write`. Raises OutputFailed."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            raise OutputFailed(problem.errno, problem.strerror) from None
+
+
+@contextmanager
+def report_output_errors() -> Iterator[None]:
+    """Writes all that the context prints. If standard output cannot be written, prints one line on standard
+    error and ends the command with status 1. A closed pipe ends it without a message."""
+    _buffer_output()
+    try:
+        try:
+            yield
+        finally:
+            flush_output()
+    except OutputFailed as problem:
+        discard_output()
+        note(f"the output cannot be written: {problem.strerror}")
+        raise SystemExit(FAILED) from None
+    except BrokenPipeError:
+        discard_output()
+        raise SystemExit(FAILED) from None
+
+
+def _buffer_output() -> None:
+    """Opens standard output again, with a buffer.
+
+    With PYTHONUNBUFFERED Python has none. It then ignores that the system wrote only a part of the bytes.
+    """
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper) or not isinstance(
+        stdout.buffer, io.BufferedWriter | io.FileIO
+    ):
+        return
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_OutputFile(stdout.fileno(), "wb", closefd=False)),
+        encoding=stdout.encoding,
+        errors=stdout.errors,
+        line_buffering=stdout.line_buffering or stdout.write_through,
+    )
+
+
+def flush_output() -> None:
+    """Writes what standard output still holds. Raises OutputFailed and BrokenPipeError."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Discards what could not be written, so that the interpreter does not try again when it ends."""
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())
+    sys.stdout.flush()

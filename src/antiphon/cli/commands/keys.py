@@ -31,6 +31,8 @@ from antiphon.cli.names import (
 from antiphon.cli.output import (
     CallFailed,
     JsonObject,
+    discard_output,
+    flush_output,
     format_fields,
     format_time,
     print_fields,
@@ -201,7 +203,7 @@ def rotate(
         was_operator_key = read_operator_key() is not None and _is_operator_key_id(server, key)
         response = server.send("POST", "keys", key, "rotate", overlap=seconds)
         message = replace_operator_key(str(response.get("secret"))) if was_operator_key else ""
-        _print_secret(response, as_json)
+        _print_secret(response, as_json, message)
         say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
         if message:
             say(message)
@@ -241,9 +243,25 @@ def audit(
         print_list("audit", rows, lambda row: _format_audit_row(row, names), "nothing was changed", as_json)
 
 
-def _print_secret(response: JsonObject, as_json: bool) -> None:
-    """Prints the secret of a new key to standard output, and its id and expiry to standard error."""
-    print_id(response, as_json, "secret")
+def _print_secret(response: JsonObject, as_json: bool, file_message: str = "") -> None:
+    """Prints the secret of a new key to standard output, and its id and expiry to standard error.
+
+    `file_message`: says what the operator's file contains, if this is the key of that file. Raises CallFailed
+    with the key's id if the secret cannot be written.
+    """
+    try:
+        print_id(response, as_json, "secret")
+        flush_output()
+    except OSError as problem:
+        discard_output()
+        key_id = response.get("id")
+        remedy = (
+            f"replace it with `antiphon keys rotate {key_id}`, or `antiphon keys revoke {key_id}` ends it"
+        )
+        raise CallFailed(
+            f"made {response.get('kind')} key {key_id}, but its secret cannot be written: "
+            f"{problem.strerror}; {file_message or remedy}"
+        ) from None
     expires_at = response.get("expires_at")
     expiry = f", which ends at {format_time(expires_at)} UTC" if isinstance(expires_at, int) else ""
     say(f"made {response.get('kind')} key {response.get('id')}{expiry}; it is not shown again")
