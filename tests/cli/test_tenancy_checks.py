@@ -13,6 +13,7 @@ import pytest
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.cli.doctor.checks import check_tenancy
 from antiphon.cli.doctor.findings import Finding, FindingSeverity
+from antiphon.errors import StoreRefused
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
@@ -126,6 +127,38 @@ def test_another_pepper_is_told_and_never_shown(place: Place) -> None:
     assert broken(place.findings()) == ["pepper-unusable"]
     (place.home / "pepper").unlink()
     assert "missing" in place.findings()["pepper-unusable"].message
+
+
+@pytest.mark.parametrize("name", ["missing.db", "empty.db", "other.db"])
+def test_an_operator_file_of_another_database_is_told(place: Place, tmp_path: Path, name: str) -> None:
+    place.start()
+    if name == "empty.db":
+        (tmp_path / name).touch()
+    if name == "other.db":
+        shutil.copy(place.home / "antiphon.db", tmp_path / name)
+        with closing(sqlite3.connect(tmp_path / name)) as raw, raw:
+            raw.execute("DELETE FROM keys")
+    store = f"sqlite:///{tmp_path / name}"
+    found = place.findings(store=store)
+    assert broken(found) == ["operator-key-foreign"]
+    assert (
+        "admin.key exists already, and its key is not in this database"
+        in found["operator-key-foreign"].message
+    )
+    place.settings = Settings(keys=KeysSettings(enabled=True, store=store))
+    with pytest.raises(StoreRefused, match="its key is not in this database"):
+        place.start()
+    (place.home / "admin.key").rename(tmp_path / "old.key")
+    assert broken(place.findings()) == []
+    place.start()
+
+
+def test_an_operator_file_whose_key_ended_is_none_of_another_database(place: Place) -> None:
+    place.start()
+    with closing(sqlite3.connect(place.home / "antiphon.db")) as raw, raw:
+        raw.execute("UPDATE keys SET revoked = 1")
+    assert broken(place.findings()) == []
+    place.start()
 
 
 def test_a_spool_that_cannot_be_written_is_told(place: Place, tmp_path: Path) -> None:

@@ -141,9 +141,7 @@ def create_operator_key(
     `author`: the name in the audit log. The next start finishes an interrupted creation.
     """
     if path.exists():
-        raise StoreRefused(
-            f"{path} exists already, and its key is not in this database: move the file elsewhere"
-        )
+        raise StoreRefused(f"{describe_foreign_key(path)}: move the file elsewhere")
     secret, now = generate_key(), int(time.time())
     pending_file = path.with_name(f"{path.name}.new")
     pending_file.unlink(missing_ok=True)
@@ -152,6 +150,11 @@ def create_operator_key(
     tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor(author, now))
     _complete_pending_key(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
+
+
+def describe_foreign_key(path: Path) -> str:
+    """Describes an operator's file whose key is not in the database."""
+    return f"{path} exists already, and its key is not in this database"
 
 
 def _complete_pending_key(path: Path, tenancy: TenancyStore, pepper: Pepper) -> None:

@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
-from antiphon.cli.bootstrap import MARK_NAME, find_spool, find_store_url
+from antiphon.cli.admin_client import ADMIN_FILE
+from antiphon.cli.bootstrap import MARK_NAME, describe_foreign_key, find_spool, find_store_url
 from antiphon.cli.commands.serve import describe_capacity, size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.local_servers import list_running_servers, parse_pid
@@ -34,6 +35,7 @@ from antiphon.cli.model_files import (
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
+from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import Struct, asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
@@ -413,12 +415,14 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
             )
         else:
             yield report_ok("store", f"{file} does not exist yet; the first start creates it")
+            yield from _check_operator_file(home, has_operator_keys=False)
         return
     state = database.read_schema_state()
     if state.is_newer:
         yield report_problem("store-newer", f"a later version of Antiphon created {database.display_url}")
     elif state.found_revision is None:
         yield report_ok("store", f"{database.display_url} is empty; the first start creates its tables")
+        yield from _check_operator_file(home, has_operator_keys=False)
     elif state.pending:
         message = (
             f"{database.display_url} has revision {state.found_revision}, "
@@ -428,8 +432,22 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     else:
         yield report_ok("store", f"{database.display_url} answers, at revision {state.found_revision}")
         yield _check_pepper(database, settings, home)
+        stored_keys = SqlTenancy(database).load_directory().keys
+        has_operator_keys = any(stored_key.key.kind is KeyKind.ADMIN for stored_key in stored_keys)
+        yield from _check_operator_file(home, has_operator_keys)
     if database.file is None and settings.knowledge.storage != "files":
         yield _check_knowledge(database, settings)
+
+
+def _check_operator_file(home: Path, has_operator_keys: bool) -> Iterator[Finding]:
+    """Reports an operator's file that belongs to another database.
+
+    `has_operator_keys`: whether the database has an operator's key. Without one, the start creates a key, and
+    does not overwrite the file.
+    """
+    path = home / ADMIN_FILE
+    if not has_operator_keys and os.access(path, os.F_OK):
+        yield report_problem("operator-key-foreign", describe_foreign_key(path))
 
 
 def _check_knowledge(database: Database, settings: Settings) -> Finding:

@@ -68,6 +68,7 @@ REMEDIES = {
     "store-newer": "Use the version that created the database, or set another database with ANTIPHON_STORE.",
     "pepper-unusable": "Copy the file pepper from the node that made the keys, or set ANTIPHON_PEPPER to "
     "its content.",
+    "operator-key-foreign": "Move the file elsewhere, or set ANTIPHON_STORE to the database of its key.",
     "spool-unusable": "Give the directory to the user that runs Antiphon, or set another one with "
     "ANTIPHON_SPOOL.",
     "spool-short": "Free disk space, or set a directory on another disk with ANTIPHON_SPOOL, or lower "
