@@ -39,6 +39,8 @@ from antiphon.settings.loading import build_model
 from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.settings.server import ServerSettings
+from antiphon.weights.hub.cache import HubCache
+from antiphon.weights.hub.reference import parse
 from benchmarks.make_adapter import write_adapter
 from tests.cli import setups
 from tests.cli.conftest import Run
@@ -196,11 +198,40 @@ def test_no_memory_for_the_context(tmp_path: Path):
     assert "Lower --context-length or --sequences" in broken.remedy
 
 
+def cache_checked(root: Path, *paths: str) -> Finding:
+    models = tuple(ModelSettings(name=f"m{number}", path=path) for number, path in enumerate(paths))
+    return check_cache(Settings(hub=HubSettings(cache=str(root)), models=models))
+
+
 def test_a_cache_that_cannot_be_read(tmp_path: Path):
     (tmp_path / "file").write_text("not a directory")
-    broken = check_cache(Settings(hub=HubSettings(cache=str(tmp_path / "file"))))
+    broken = cache_checked(tmp_path / "file", "hf:owner/repo:file.gguf")
     assert broken.id == "cache-unusable" and "Not a directory" in broken.message
-    assert "ANTIPHON_HUB_CACHE" in broken.remedy
+    assert "ANTIPHON_HUB_CACHE" in broken.remedy and broken.severity is FindingSeverity.BROKEN
+    unused = cache_checked(tmp_path / "file", "/models/own.gguf")
+    assert unused.id == "cache-unusable" and unused.severity is FindingSeverity.ADVICE
+
+
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [
+        ("/models/own.gguf", FindingSeverity.ADVICE),
+        ("hf:owner/fetched:file.gguf", FindingSeverity.ADVICE),
+        ("hf:owner/missing:file.gguf", FindingSeverity.BROKEN),
+        ("minilm", FindingSeverity.BROKEN),
+    ],
+)
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, severity: FindingSeverity
+):
+    cache, reference = HubCache(tmp_path), parse("hf:owner/fetched:file.gguf")
+    cache.build_file_path(reference, "ab" * 20).parent.mkdir(parents=True)
+    cache.build_file_path(reference, "ab" * 20).touch()
+    cache.add_reference(reference, "cd" * 20, "ab" * 20)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = cache_checked(tmp_path, path)
+    assert (found.id, found.severity) == ("cache-unusable", severity)
+    assert "cannot write to the model cache" in found.message
 
 
 @pytest.mark.parametrize(

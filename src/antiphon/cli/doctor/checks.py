@@ -62,11 +62,13 @@ from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
+from antiphon.weights.hub.reference import is_reference
 from antiphon.weights.kv_cache_size import (
     compute_cell_bytes,
     compute_text_token_bytes,
     measure_available_memory,
 )
+from antiphon.weights.wheel_model import is_wheel_model
 
 
 class OwnServer(Struct, frozen=True):
@@ -276,18 +278,28 @@ def _is_antiphon(server: ServerSettings) -> bool:
 
 
 def check_cache(settings: Settings) -> Finding:
-    """Checks that the cache of fetched models is readable and writable."""
+    """Checks that the cache of fetched models is readable and writable. A problem is only advice if the
+    configured models do not need what is missing."""
     cache = find_cache(settings.hub)
     path = next(path for path in (cache.root, *cache.root.parents) if os.path.lexists(path))
+    fetched_models = [
+        model for model in settings.models if is_reference(model.path) or is_wheel_model(model.path)
+    ]
+    read_severity = FindingSeverity.BROKEN if fetched_models else FindingSeverity.ADVICE
     try:
         os.listdir(path)
         entries = cache.list_files()
+        has_missing_model = any(
+            find_fetched_path(model.path, settings.hub) is None for model in fetched_models
+        )
     except OSError as problem:
-        return report_problem("cache-unusable", f"cannot read the model cache {path}: {problem.strerror}")
+        message = f"cannot read the model cache {path}: {problem.strerror}"
+        return report_problem("cache-unusable", message, read_severity)
     except AntiphonError as error:
-        return to_finding("cache-unusable", error)
+        return replace(to_finding("cache-unusable", error), severity=read_severity)
     if not os.access(path, os.W_OK | os.X_OK):
-        return report_problem("cache-unusable", f"cannot write to the model cache {path}")
+        write_severity = FindingSeverity.BROKEN if has_missing_model else FindingSeverity.ADVICE
+        return report_problem("cache-unusable", f"cannot write to the model cache {path}", write_severity)
     return report_ok(
         "cache", f"{cache.root}: {len(entries)} fetched, {cache.count_free_bytes() / GIGABYTE:.0f} GB free"
     )
