@@ -32,6 +32,7 @@ from antiphon.ledger.segments import (
     list_segments,
 )
 from antiphon.ledger.spool import COMPLETION_EXTRA_BYTES, SPARE_FILES, UNAVAILABLE_FILE, Spool
+from antiphon.settings.tenancy import SMALLEST_SPOOL
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.waiting import wait_until
@@ -722,3 +723,13 @@ def test_a_record_of_another_version_is_logged_and_aborted(tmp_path, caplog):
     path.write_bytes(frame_record(RecordKind.INTENT, 1, encode_entry(build_intent(1))) + strange)
     assert read(path) == {build_intent(1).id: "aborted"}
     assert events(caplog) == ["spool_damaged"]
+
+
+def test_the_smallest_spool_has_room_for_a_restart(spools):
+    old = spools(SMALLEST_SPOOL)
+    old.begin(build_intent())
+    wait_until(lambda: len(list_segments(spools.directory)) == 1 + SPARE_FILES)
+    new = spools(SMALLEST_SPOOL)
+    new.begin(build_intent())
+    wait_until(lambda: len(list_segments(spools.directory)) == 2 * (1 + SPARE_FILES))
+    assert (old.problem, new.problem, new.state) == ("", "", LedgerState.WELL)

@@ -14,7 +14,8 @@ from antiphon.settings.schema import (
     list_settings,
     with_assigned_models,
 )
-from antiphon.settings.server import is_loopback
+from antiphon.settings.server import MIB, is_loopback
+from antiphon.settings.tenancy import SMALLEST_SPOOL
 
 KEY = "0123456789abcdef0123"
 
@@ -145,6 +146,15 @@ def test_every_setting_has_a_variable_of_its_own_and_a_sentence():
     rows = [row for section in SECTIONS for row in list_settings(section)]
     assert len({env for _, env, _, _ in rows}) == len(rows)
     assert all(doc.endswith(".") for _, _, doc, _ in rows)
+
+
+def test_the_least_size_of_the_spool_is_the_documented_one():
+    (doc,) = [doc for _, env, doc, _ in list_settings("ledger") if env == "ANTIPHON_SPOOL_BYTES"]
+    assert f"at least {SMALLEST_SPOOL // MIB} MiB in all" in doc
+    environ = {"ANTIPHON_KEYS": "true", "ANTIPHON_SPOOL_BYTES": str(SMALLEST_SPOOL)}
+    assert loaded(environ=environ).ledger.spool_bytes == SMALLEST_SPOOL
+    with pytest.raises(SettingsError, match=f"must be an integer of at least {SMALLEST_SPOOL}"):
+        loaded(environ=environ | {"ANTIPHON_SPOOL_BYTES": str(SMALLEST_SPOOL - 1)})
 
 
 @pytest.mark.parametrize(

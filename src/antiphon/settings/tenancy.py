@@ -121,6 +121,9 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 LONGEST_SYNC_S = 60
+SMALLEST_SPOOL = 8 * MIB
+"""The least bytes of a spool: 4 MiB for an HTTP process, and 4 MiB for the one that replaces it in a restart.
+With less, the new process refuses requests until the old one ends."""
 
 
 class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,10 +141,10 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         describe(
             "ANTIPHON_SPOOL_BYTES",
-            "Most bytes of the spool, at least 4 MiB for each HTTP "
-            "process. When it is full, requests get a 503.",
+            "Most bytes of the spool, at least 4 MiB for each HTTP process and at least 8 MiB in all. When "
+            "it is full, requests get a 503.",
         ),
-        Meta(ge=8 * MIB),
+        Meta(ge=SMALLEST_SPOOL),
     ] = 64 * MIB
     sync_interval: Annotated[
         float,

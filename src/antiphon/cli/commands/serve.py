@@ -174,7 +174,7 @@ GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool
 """Settings of a model that only affect token generation."""
 
 PROCESS_SPOOL_BYTES = 4 * MIB
-"""The least spool bytes of an HTTP process: for its current file, its spare file and one more."""
+"""The least spool bytes of an HTTP process: for its current file, its two spare files and one more."""
 
 WEIGHTS_SHARE = 0.5
 """The largest share of free memory that copied weights can use. KV caches and buffers need the rest."""
