@@ -162,6 +162,26 @@ def test_a_link_at_a_place_is_not_followed(sources: BackupSources, tmp_path: Pat
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_partial_restore_names_the_files_that_it_wrote(sources: BackupSources, tmp_path: Path) -> None:
+    manifest = write_backup(sources, tmp_path / "backup")
+    other = move(sources, tmp_path / "other")
+    last = list(manifest.files)[-1]
+    (tmp_path / "backup" / last).unlink()
+    with pytest.raises(StoreRefused, match="restore it again, remove what was written: ") as refused:
+        restore_backup(tmp_path / "backup", manifest, other)
+    written = [str(path) for path in other.home.rglob("*") if path.is_file()]
+    assert sorted(refused.value.message.partition("written: ")[2].split(", ")) == sorted(written)
+    assert len(written) == len(manifest.files) - 1
+
+
+def test_a_folder_that_cannot_be_created_is_not_called_incomplete(
+    sources: BackupSources, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreRefused, match="backup cannot be created: Not a directory"):
+        write_backup(sources, tmp_path / "file" / "backup")
+
+
 def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:
     manifest = write_backup(sources, tmp_path / "backup")
     with pytest.raises(StoreRefused, match="exists already"):

@@ -64,6 +64,11 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
     """Copies the files of a server into a new folder that only its owner can read. Raises StoreRefused."""
     try:
         folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise StoreRefused(f"{folder} exists already: name a new folder") from None
+    except OSError as problem:
+        raise StoreRefused(f"{folder} cannot be created: {problem.strerror}") from None
+    try:
         names = sorted(sources.directories, key=lambda name: name != SPOOL)
         for name in names:
             _copy_directory(sources.directories[name], folder / name)
@@ -76,8 +81,6 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
         files = {str(path.relative_to(folder)): _digest(path) for path in _list_files(folder)}
         manifest = Manifest(antiphon.__version__, has_database, sources.revision, files)
         _write_manifest(folder, manifest)
-    except FileExistsError:
-        raise StoreRefused(f"{folder} exists already: name a new folder") from None
     except (OSError, sqlite3.Error) as problem:
         raise StoreRefused(f"{folder} is incomplete, remove it: {problem}") from None
     return manifest
@@ -111,7 +114,11 @@ def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> 
         for name, target in targets_by_name.items():
             copy_file(folder / name, target)
     except OSError as problem:
-        raise StoreRefused(f"the backup is only partly restored: {problem}") from None
+        written = ", ".join(str(target) for target in targets_by_name.values() if target.exists())
+        raise StoreRefused(
+            f"the backup is only partly restored: {problem}. Before you restore it again, remove what was "
+            f"written: {written or 'no file'}"
+        ) from None
 
 
 def copy_database(source: Path, target: Path) -> None:
