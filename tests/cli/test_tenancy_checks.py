@@ -153,7 +153,7 @@ def test_an_operator_file_of_another_database_is_told(place: Place, tmp_path: Pa
     place.start()
 
 
-def test_an_operator_file_whose_key_ended_is_none_of_another_database(place: Place) -> None:
+def test_an_operator_file_with_an_ended_key_is_fine(place: Place) -> None:
     place.start()
     with closing(sqlite3.connect(place.home / "antiphon.db")) as raw, raw:
         raw.execute("UPDATE keys SET revoked = 1")

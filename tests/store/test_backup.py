@@ -174,9 +174,7 @@ def test_a_partial_restore_names_the_files_that_it_wrote(sources: BackupSources,
     assert len(written) == len(manifest.files) - 1
 
 
-def test_a_folder_that_cannot_be_created_is_not_called_incomplete(
-    sources: BackupSources, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_created_is_told(sources: BackupSources, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreRefused, match="backup cannot be created: Not a directory"):
         write_backup(sources, tmp_path / "file" / "backup")

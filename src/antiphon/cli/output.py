@@ -8,14 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
 from antiphon.errors import AntiphonError
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 PIPE_WIDTH = 500
 """Columns of output to a pipe, so that no text is cut."""
@@ -192,7 +189,7 @@ class OutputFailed(OSError):
 class _OutputFile(io.FileIO):
     """The file of standard output. Its errors differ from those of other files."""
 
-    def write(self, data: "ReadableBuffer", /) -> int:
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer, which Python 3.11 has no type for
         """See `io.FileIO.write`. Raises OutputFailed."""
         try:
             return super().write(data)
