@@ -189,8 +189,8 @@ class OutputFailed(OSError):
 class _OutputFile(io.FileIO):
     """The file of standard output. Its errors differ from those of other files."""
 
-    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer, which Python 3.11 has no type for
-        """See `io.FileIO.write`. Raises OutputFailed."""
+    def write(self, data: memoryview, /) -> int:  # type: ignore[override]
+        """See `io.FileIO.write`. `data`: the bytes of a `BufferedWriter`. Raises OutputFailed."""
         try:
             return super().write(data)
         except BrokenPipeError:
