@@ -333,10 +333,9 @@ def build_metrics_page() -> str:
         "contain prompts, keys, callers, or names that callers invent. A model with several",
         "[hosts](routes.md#several-engine-hosts-of-one-model) has an engine for each: `chat/1`, `chat/2`.",
         "",
-        "The counters of a model or route that a [reload](reload.md) removes stay until the server restarts.",
-        f"This holds for the last {MAX_REMOVED_MODELS} removed models, and for at most"
-        f" {gateway.MAX_REMOVED_ROUTES} removed routes of each model. The",
-        "metrics of its engine vanish at once. Those of an adapter vanish when it is unloaded.",
+        "The counters of a model that a [reload](reload.md) removes stay until the server restarts. This",
+        f"holds for the last {MAX_REMOVED_MODELS} removed models. The metrics of its engine and routes",
+        "vanish at once. Those of an adapter vanish when it is unloaded.",
     ]
     for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
         lines += ["", f"## {title}", "", "| name | kind | labels | meaning |", "|---|---|---|---|"]

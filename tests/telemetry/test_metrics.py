@@ -156,17 +156,3 @@ def test_counters_of_a_removed_model_stay():
     assert found["antiphon_cost_total", "USD", "gone"] == 5
     counted.keep_removed((), ("gone",))
     assert "gone" not in render_page(counted.list_series())
-
-
-def test_routes_that_reloads_remove_stay_up_to_a_bound():
-    counted = Metrics()
-    names = [f"route{number}" for number in range(metrics.MAX_REMOVED_ROUTES + 3)]
-    for name in names:
-        counted.find_route("m", name)
-    counted.find_route("other", "route0")
-    counted.forget_routes("m", {"route0"})
-    assert list(counted.routes) == [
-        ("m", "route0"),
-        *(("m", name) for name in names[3:]),
-        ("other", "route0"),
-    ]

@@ -146,3 +146,27 @@ def test_what_is_cut_is_said_and_cut_into_nothing():
 
 def test_a_local_part_of_any_length_goes_whole():
     assert redact("to " + "a" * 100 + "@example.com", ALL) == "to [email]"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("4111 1111 1111 1111 12/26", "[card] 12/26"),
+        ("4111111111111111 123", "[card] 123"),
+        ("item 7 4111 1111 1111 1111", "item 7 [card]"),
+        ("3782 822463 10005 4111111111111111", "[card] [card]"),
+        ("4111 1111 1111 1112 12/26", "4111 1111 1111 1112 12/26"),
+    ],
+)
+def test_a_card_beside_another_number_is_found(text, kept):
+    assert redact(text, {Redaction.CARD}) == kept
+
+
+def test_what_follows_an_escaped_line_break_is_found():
+    nested = r'{"f": "a\n192.168.1.17\n+4930123456\nAKIAIOSFODNN7EXAMPLE\nada@example.com"}'
+    assert redact(nested, set(Redaction)) == r'{"f": "a\n[address]\n[phone]\n[key]\n[email]"}'
+
+
+def test_a_card_that_is_a_json_number_is_found():
+    text = '{"card": 4111111111111111, "id": 1234567890123, "is": true}'
+    assert redact_json(text, {Redaction.CARD}) == '{"card": "[card]", "id": 1234567890123, "is": true}'

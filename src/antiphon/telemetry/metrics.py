@@ -2,7 +2,7 @@
 counters are in memory. `Totals` adds the counters of several processes.
 
 Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
-removed after it is unloaded. Those of a model or route that a reload removes stay, up to a bound. So the
+removed after it is unloaded. Those of a model that a reload removes stay, up to a bound. So the
 number of series is bounded. No label contains other text of a caller, an identity or a message.
 """
 
@@ -13,9 +13,6 @@ from antiphon.domain import values
 from antiphon.domain.models import RouteCounts, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
-
-MAX_REMOVED_ROUTES = 20
-"""The most removed routes of one model whose series stay."""
 
 MODEL = ("model",)
 ROUTE = ("model", "route")
@@ -257,10 +254,10 @@ class Metrics(Struct):
             self.forget(model)
 
     def forget_routes(self, model: str, current_routes: Collection[str]) -> None:
-        """Removes the series of the model's routes that are not in `current_routes`, oldest first, until at
-        most MAX_REMOVED_ROUTES of them are left."""
-        removed = [labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes]
-        for labels in removed[:-MAX_REMOVED_ROUTES]:
+        """Removes the series of the model's routes whose labels are not in `current_routes`."""
+        for labels in [
+            labels for labels in self.routes if labels[0] == model and labels[1] not in current_routes
+        ]:
             del self.routes[labels]
 
     def find_route(self, model: str, route: str) -> RouteCounts:

@@ -26,21 +26,26 @@ BOUNDARY = re.compile(r"[^\w.%+@:()/ -]|(?<=[^\W\d]) ")
 """A boundary between pieces: no pattern matches across it."""
 
 
+AFTER_ESCAPE = r"(?<=\\[nrtbf])"
+"""Matches after an escaped line break or tab. A text that contains JSON has such escapes."""
+
 # The time of a search must grow only linearly with the text. So every repetition in a pattern is bounded, or
 # is possessive and cannot start in the middle of its own characters.
 PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
     Redaction.KEY: re.compile(
-        r"\b(?:sk|pk|rk|ak|hf|gh[a-z]|github_pat|glpat|xox[a-z]|AKIA|ASIA|AIza)[-_A-Za-z0-9]{12,400}"
-        r"|\beyJ[-_A-Za-z0-9]{8,4000}\.[-_A-Za-z0-9]{8,4000}\.[-_A-Za-z0-9]{8,1000}"
+        rf"(?:\b|{AFTER_ESCAPE})(?:sk|pk|rk|ak|hf|gh[a-z]|github_pat|glpat|xox[a-z]|AKIA|ASIA|AIza)"
+        r"[-_A-Za-z0-9]{12,400}"
+        rf"|(?:\b|{AFTER_ESCAPE})eyJ[-_A-Za-z0-9]{{8,4000}}\.[-_A-Za-z0-9]{{8,4000}}\.[-_A-Za-z0-9]{{8,1000}}"
     ),
-    Redaction.EMAIL: re.compile(r"(?<![\w.%+-])[\w.%+-]++@[\w-]++(?:\.[\w-]++)++"),
-    Redaction.CARD: re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?![\d.]*\d)"),
+    Redaction.EMAIL: re.compile(rf"(?:(?<![\w.%+\\-])|{AFTER_ESCAPE})[\w.%+-]++@[\w-]++(?:\.[\w-]++)++"),
+    Redaction.CARD: re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,60}(?![\d.]*\d)"),
     Redaction.PHONE: re.compile(
-        r"(?<![\w.])(?:\+|00)\d(?:[ ()./-]{0,2}\d){6,14}(?!\w)"
-        r"|(?<![\w.])\(?0\d(?:[ ()./-]{0,2}\d){6,12}(?!\w)"
+        rf"(?:(?<![\w.])|{AFTER_ESCAPE})(?:\+|00)\d(?:[ ()./-]{{0,2}}\d){{6,14}}(?!\w)"
+        rf"|(?:(?<![\w.])|{AFTER_ESCAPE})\(?0\d(?:[ ()./-]{{0,2}}\d){{6,12}}(?!\w)"
     ),
     Redaction.ADDRESS: re.compile(
-        r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)|(?<![\w:])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{1,37}(?![\w:])"
+        rf"(?:(?<![\w.])|{AFTER_ESCAPE})(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?![\w.]*\d)"
+        rf"|(?:(?<![\w:])|{AFTER_ESCAPE})[0-9A-Fa-f]{{0,4}}:[0-9A-Fa-f:]{{1,37}}(?![\w:])"
     ),
 }
 """The pattern of each kind, in the order in which they are applied."""
@@ -95,6 +100,9 @@ class JsonRedactor:
             return CUT_MARK
         if isinstance(value, str):
             return self._redact_text(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            redacted_number = redact(str(value), self._kinds)  # a card's number can be a number
+            return value if redacted_number == str(value) else redacted_number
         if not isinstance(value, dict | list):
             return value
         if levels_left == 0:
@@ -140,8 +148,29 @@ def _cut(parts: Iterable[str], max_length: int) -> str:
 def _make_replacement(kind: Redaction) -> Callable[[re.Match[str]], str]:
     """Returns the replacement function for `re.sub`. It returns the mark of the kind, or the match unchanged
     if the match fails the check of the kind."""
+    if kind is Redaction.CARD:
+        return lambda match: _redact_cards(match[0])
     mark, is_confirmed = f"[{kind}]", CHECKS.get(kind)
     return lambda match: mark if is_confirmed is None or is_confirmed(match[0]) else match[0]
+
+
+def _redact_cards(text: str) -> str:
+    """Replaces the card numbers in a run of digits. An expiry date or another number can stand beside a card
+    number, so each part of the run is tried that begins with a group of at least CARD_GROUP digits."""
+    if _is_card(text):
+        return CARD_MARK
+    parts: list[str] = []
+    end = 0
+    groups = list(re.finditer(r"\d+", text))
+    for index, group in enumerate(groups):
+        if group.start() < end or len(group[0]) < CARD_GROUP:
+            continue
+        for last in reversed(groups[index : index + CARD_LENGTHS[1] // CARD_GROUP + 1]):
+            if _is_card(text[group.start() : last.end()]):
+                parts += [text[end : group.start()], CARD_MARK]
+                end = last.end()
+                break
+    return "".join([*parts, text[end:]])
 
 
 def _is_address(text: str) -> bool:
@@ -152,17 +181,23 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _is_card(digits: str) -> bool:
-    """Whether the check digit of a card number is correct, by Luhn's algorithm."""
-    total = 0
-    for position, digit in enumerate(int(character) for character in reversed(digits) if character.isdigit()):
-        doubled = digit * 2 if position % 2 else digit
-        total += doubled - 9 if doubled > 9 else doubled
-    return total % 10 == 0
+def _is_card(text: str) -> bool:
+    """Whether the text has as many digits as a card number, and the check digit is correct, by Luhn's
+    algorithm."""
+    digits = [int(character) for character in reversed(text) if character.isdigit()]
+    doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[1::2]]
+    return CARD_LENGTHS[0] <= len(digits) <= CARD_LENGTHS[1] and (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
+
+CARD_LENGTHS = (13, 19)
+"""The least and the most digits of a card's number."""
+
+CARD_GROUP = 4
+"""The least digits of the first group of a card number, if other digits stand beside it."""
+
+CARD_MARK = f"[{Redaction.CARD}]"
 
 CHECKS: Mapping[Redaction, Callable[[str], bool]] = {
-    Redaction.CARD: _is_card,
     Redaction.ADDRESS: _is_address,
 }
 """By kind: a check of each text that the pattern matches. A text that fails it is not replaced."""
