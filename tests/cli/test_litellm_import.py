@@ -319,3 +319,9 @@ def test_told_commands_quote_the_names_of_models() -> None:
     _, notes = convert_config({"model_list": [{"model_name": "it's; a b", **deployment}]}, ENVIRON)
     commands = [shlex.split(line[line.index("antiphon ") :]) for line in notes if "antiphon " in line]
     assert [command[3:5] for command in commands] == [["model", "it's; a b"], ["openai/x", "--input"]]
+
+
+def test_a_limit_of_a_pattern_is_told_for_keys() -> None:
+    entry = {"model_name": "openai/*", "litellm_params": {"model": "openai/*", "rpm": 5}}
+    (note,) = convert_config({"model_list": [entry]}, ENVIRON)[1]
+    assert note.endswith("antiphon limits set key KEY --models 'openai/*' requests 5 --per minute")

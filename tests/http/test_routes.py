@@ -208,6 +208,12 @@ async def test_the_document_lists_every_route_but_the_page(served):
             assert operation["summary"] and "200" in operation["responses"]
 
 
+async def test_the_document_is_built_once(served, monkeypatch):
+    built = (await served.ask("/openapi.json")).body
+    monkeypatch.setattr("antiphon.http.openapi.build_document", lambda *_, **__: b"{}")
+    assert (await served.ask("/openapi.json")).body == built
+
+
 async def test_answers_are_what_the_document_promises(served):
     document = (await served.ask("/openapi.json")).json()
 

@@ -170,9 +170,8 @@ def _note_limits(
             for section, table in ((".litellm_params", params), ("", deployment))
         )
         for number in filter(None, numbers):
-            target = f"model {quote(name)}"
-            text = f"limit the model with all its routes: antiphon limits set {target}"
-            if "*" in name:
+            text = f"limit the model with all its routes: antiphon limits set model {quote(name)}"
+            if "*" in name:  # requests count for one model
                 text = f"limit each key: antiphon limits set key KEY --models {quote(name)}"
             conversion.notes.add(
                 f"{field_path}.{field_name}",
