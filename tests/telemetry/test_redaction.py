@@ -167,6 +167,10 @@ def test_what_follows_an_escaped_line_break_is_found():
     assert redact(nested, set(Redaction)) == r'{"f": "a\n[address]\n[phone]\n[key]\n[email]"}'
 
 
+def test_an_email_address_after_a_backslash_is_found():
+    assert redact(r"OFFICE\ada@example.com", {Redaction.EMAIL}) == r"OFFICE\[email]"
+
+
 def test_a_card_that_is_a_json_number_is_found():
     text = '{"card": 4111111111111111, "id": 1234567890123, "is": true}'
     assert redact_json(text, {Redaction.CARD}) == '{"card": "[card]", "id": 1234567890123, "is": true}'

@@ -37,7 +37,10 @@ PATTERNS: Mapping[Redaction, re.Pattern[str]] = {
         r"[-_A-Za-z0-9]{12,400}"
         rf"|(?:\b|{AFTER_ESCAPE})eyJ[-_A-Za-z0-9]{{8,4000}}\.[-_A-Za-z0-9]{{8,4000}}\.[-_A-Za-z0-9]{{8,1000}}"
     ),
-    Redaction.EMAIL: re.compile(rf"(?:(?<![\w.%+\\-])|{AFTER_ESCAPE})[\w.%+-]++@[\w-]++(?:\.[\w-]++)++"),
+    Redaction.EMAIL: re.compile(
+        # The letter of an escape is no part of the address.
+        rf"(?:(?<![\w.%+-])(?!(?<=\\)[nrtbf])|{AFTER_ESCAPE})[\w.%+-]++@[\w-]++(?:\.[\w-]++)++"
+    ),
     Redaction.CARD: re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,60}(?![\d.]*\d)"),
     Redaction.PHONE: re.compile(
         rf"(?:(?<![\w.])|{AFTER_ESCAPE})(?:\+|00)\d(?:[ ()./-]{{0,2}}\d){{6,14}}(?!\w)"
