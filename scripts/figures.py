@@ -1,7 +1,6 @@
-"""Prints figures about the code of this tree or another: `python scripts/figures.py [TREE] [--names]`.
+"""Prints the sizes of the code of this tree or another: `python scripts/figures.py [TREE]`.
 
-Code lines are lines without blank ones, comments and docstrings. `--names` also prints each participle and
-each class name that several classes share.
+Code lines are lines without blank ones, comments and docstrings. No figure is a gate.
 """
 
 import argparse
@@ -17,7 +16,6 @@ from statistics import median, quantiles
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.architecture import words  # noqa: E402
 from tests.architecture.source import Module  # noqa: E402
 
 SKIPPED = {
@@ -71,29 +69,16 @@ def format_spread(values: list[int]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path, nargs="?", default=ROOT)
-    parser.add_argument("--names", action="store_true")
     options = parser.parse_args()
     modules = read_modules(options.tree)
     functions = [node for module in modules for node in module.functions]
     lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in functions]
-    participles = [line for module in modules for line in words.participles(module)]
-    duplicates = words.duplicates(modules)
     tests = list(list_test_names(options.tree))
     print(f"code lines          {sum(map(count_code_lines, modules)):,}")
     print(f"modules             {len(modules)}")
     print(f"lines of a module   {format_spread([len(module.text.splitlines()) for module in modules])}")
     print(f"functions           {len(functions):,}; lines: {format_spread(lengths)}")
-    print(f"participles         {len(participles)} functions and modules")
-    print(f"duplicate classes   {len(duplicates)} names for {sum(map(len, duplicates.values()))} classes")
-    long_names = sum(len(name) > 60 for name in tests)
-    longest = max(map(len, tests))
-    print(f"tests               {len(tests):,}; names over 60 characters: {long_names}, longest {longest}")
-    if options.names:
-        print(
-            *participles,
-            *(f"{name}: {', '.join(places)}" for name, places in sorted(duplicates.items())),
-            sep="\n",
-        )
+    print(f"tests               {len(tests):,}")
 
 
 main()

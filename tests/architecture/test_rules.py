@@ -1,6 +1,7 @@
 """What no module does, whoever writes it; the few places that may are listed with the reason."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.architecture.source import Function, Module, expect_none, modules
@@ -45,6 +46,8 @@ SEAMS = (
     "antiphon.retrieval.base",
 )
 RUNS_CODE = {"eval", "exec", "compile", "__import__"}
+EXPLAINED = re.compile(r"(?:^|[.:;]\s+|\n\s*)`(\w+)`:")
+"""A sentence of a docstring that explains a parameter."""
 
 
 def broad_excepts(module: Module) -> Iterator[str]:
@@ -113,8 +116,21 @@ def loose_values(module: Module) -> Iterator[str]:
                 yield module.at(node, "is a domain value: frozen=True, slots=True")
 
 
+def unknown_parameters(module: Module) -> Iterator[str]:
+    """Parameters that a docstring explains and its function lacks. Keywords of ** can have any name."""
+    for function in module.functions:
+        arguments = function.args
+        if arguments.kwarg is not None:
+            continue
+        known = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        known |= {arguments.vararg.arg} if arguments.vararg is not None else set()
+        for match in EXPLAINED.finditer(ast.get_docstring(function) or ""):
+            if match[1] not in known:
+                yield module.at(function, f"{function.name} has no parameter {match[1]}")
+
+
 def violations(module: Module) -> list[str]:
-    checks = (broad_excepts, forbidden, unexplained, loose_values)
+    checks = (broad_excepts, forbidden, unexplained, loose_values, unknown_parameters)
     return [line for check in checks for line in check(module)]
 
 
@@ -177,3 +193,13 @@ def test_what_is_unexplained_or_loose_is_found():
     loose = 'class Usage(Value):\n    """Tokens."""'
     assert _found("antiphon.domain.events", loose) == ["is a domain value: frozen=True"]
     assert _found("antiphon.domain.events", loose.replace(")", ", frozen=True)", 1)) == []
+
+
+def test_an_unknown_parameter_is_found():
+    explains = '"""Opens it. `{}`: the time in seconds."""'
+    text = (
+        f"def load(timeout): {explains.format('within')}\ndef save(timeout): {explains.format('timeout')}\n"
+    )
+    assert list(unknown_parameters(Module("antiphon.x", text))) == [
+        "antiphon.x:1 load has no parameter within"
+    ]
