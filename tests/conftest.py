@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 trust_nobody()
+
+# The default cache of models: what this machine's user has fetched must not change what a test serves.
+os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "antiphon-test-cache")
 
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
 # The same examples in each run, so that a change is judged by what it changes; the soak draws new ones.

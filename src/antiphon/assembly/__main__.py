@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -137,9 +137,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             }
             parts = ServedParts(app_state, hosts, adapters, sources, os.environ)
             async with (
-                fetch_profiles(hosts.engines, models),
+                fetch_profiles(hosts.engines, models, parked_models) as profile_tasks,
                 follow_reloads(parts, status, inbox.orders),
-                report_readiness(status, hosts_by_model, adapters) as accepting,
+                report_readiness(status, hosts_by_model, adapters, profile_tasks) as accepting,
             ):
                 await serve(create_app(app_state), app_state, listener, accepting, coordinator.close_local)
         await services.aclose()
@@ -191,19 +191,26 @@ async def _load_tenants(tenants: TenancyService) -> None:
 
 
 @asynccontextmanager
-async def fetch_profiles(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
+async def fetch_profiles(
+    hosts: Mapping[str, HostTokenEngine], models: ModelRegistry, parked: Collection[str]
+) -> AsyncIterator[Sequence[asyncio.Task[None]]]:
     """Fetches the profile of every local model from each of its hosts, while the context lasts. Waits until
-    the host is ready."""
+    the host is ready. Yields the tasks of the models that are not in `parked`."""
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_fetch_profile(hosts[route.name], route))
+        tasks = {
+            route: group.create_task(_fetch_profile(hosts[route.name], route))
             for model in models.list_bases()
             for route in model.routes
-        ]
+        }
         try:
-            yield
+            yield [
+                tasks[route]
+                for model in models.list_bases()
+                if model.name not in parked
+                for route in model.routes
+            ]
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 task.cancel()
 
 
@@ -222,7 +229,10 @@ async def follow_reloads(
 
 @asynccontextmanager
 async def report_readiness(
-    status: StatusPipe, hosts: Mapping[str, Sequence[HostTokenEngine]], adapters: AdapterRegistry
+    status: StatusPipe,
+    hosts: Mapping[str, Sequence[HostTokenEngine]],
+    adapters: AdapterRegistry,
+    profile_tasks: Sequence[asyncio.Task[None]],
 ) -> AsyncIterator[Callable[[], None]]:
     """Reports to the supervisor again and again that the event loop runs, and once that all models can serve.
     `hosts`: the hosts of each model, by the model's name.
@@ -232,7 +242,9 @@ async def report_readiness(
     is_accepting, is_over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
         group.create_task(status.report_alive_until(is_over))
-        readiness_task = group.create_task(_report_ready(status, hosts, adapters, is_accepting))
+        readiness_task = group.create_task(
+            _report_ready(status, hosts, adapters, profile_tasks, is_accepting)
+        )
         try:
             yield is_accepting.set
         finally:
@@ -244,9 +256,11 @@ async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, Sequence[HostTokenEngine]],
     adapters: AdapterRegistry,
+    profile_tasks: Sequence[asyncio.Task[None]],
     is_accepting: asyncio.Event,
 ) -> None:
-    """Reports readiness when connections are accepted, and every engine is connected and has its adapters."""
+    """Reports readiness when connections are accepted, and every engine is connected and has its adapters.
+    Waits for the profiles too, so that the first request does not wait for the test of a chat template."""
     await is_accepting.wait()
     for name, model_hosts in hosts.items():
         with suppress(AntiphonError):
@@ -254,6 +268,8 @@ async def _report_ready(
             await _restore_adapters(model_hosts, name, adapters, status)
     with suppress(AntiphonError):  # for example a full disk; the next process publishes the names instead
         await adapters.publish_settings()
+    if profile_tasks:
+        await asyncio.wait(profile_tasks)
     status.report_ready()
 
 

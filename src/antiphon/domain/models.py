@@ -126,6 +126,10 @@ class Profile(Struct, frozen=True):
     """Where these facts come from."""
     provider: str | None = None
     """The operator's name of the vendor; None for a local model."""
+    license: str | None = None
+    """The licence of the weights, as their file names it."""
+    organization: str | None = None
+    """Who made the weights, as their file names it."""
     portable_seeds: bool | None = None
     """Whether equal seeds give equal tokens on every local engine with the same weights. False: only on this
     engine. None: the vendor decides."""

@@ -89,12 +89,20 @@ class SamplingOptions(Value, frozen=True):
         """Returns the sampling values of a request. For an option that is not set here, takes the value of
         `defaults`, which is the model's profile. If it has none, takes the default of `Sampling`. `seed`: the
         seed for a request without one."""
-        options = {
-            name: own_value if (own_value := getattr(self, name)) is not None else getattr(defaults, name)
-            for name in self.__struct_fields__
+        options = self.with_defaults(defaults)
+        set_options = {
+            name: value for name in self.__struct_fields__ if (value := getattr(options, name)) is not None
         }
-        set_options = {name: value for name, value in options.items() if value is not None}
         return Sampling(**({"seed": seed} | set_options))
+
+    def with_defaults(self, defaults: "SamplingOptions") -> "SamplingOptions":
+        """Returns these options, with the values of `defaults` for those that are not set."""
+        return SamplingOptions(
+            *(
+                own_value if (own_value := getattr(self, name)) is not None else getattr(defaults, name)
+                for name in self.__struct_fields__
+            )
+        )
 
 
 class ConstraintKind(StrEnum):

@@ -481,6 +481,10 @@ class EngineInfo(Struct, frozen=True):
     chat_template: str | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     """Sampling defaults from the model file."""
+    license: str | None = None
+    """The licence in the model file."""
+    organization: str | None = None
+    """The maker in the model file."""
     load: Load = field(default_factory=Load)
     embedding: EmbeddingFacts | None = None
     """The facts of an embedding model, which makes no tokens; None for a model that makes tokens."""

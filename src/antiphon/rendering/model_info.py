@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
-from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.request import Conversation, Prompt, SamplingOptions
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
@@ -115,10 +115,14 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
 
 
 async def load_info(
-    engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
+    engine: TokenEngine,
+    prove: Prove,
+    previous: ModelInfo | None,
+    families: NotationFamilies = BY_TEMPLATE,
+    sampling: SamplingOptions = SamplingOptions(),
 ) -> ModelInfo:
     """Loads the information about the model. Returns `previous` if the engine's information has not
-    changed."""
+    changed. `sampling`: defaults that take precedence over those of the model file."""
     info = replace(await engine.info(), load=Load())
     if previous is not None and info == previous.info:
         return previous
@@ -136,7 +140,7 @@ async def load_info(
         named_pieces=await asyncio.to_thread(pieces.with_names, vocabulary.names),
         end_tokens=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
-        profile=_build_profile(info, template, vocabulary),
+        profile=_build_profile(info, template, vocabulary, sampling),
         special=special,
         families=families,
         template=template,
@@ -221,7 +225,9 @@ async def _load_template(
         return None, f"this model serves no chat, as its template was refused; use /v1/completions ({reason})"
 
 
-def _build_profile(info: EngineInfo, template: ChatTemplate | None, vocabulary: Vocabulary) -> Profile:
+def _build_profile(
+    info: EngineInfo, template: ChatTemplate | None, vocabulary: Vocabulary, sampling: SamplingOptions
+) -> Profile:
     """Builds the public description of a model from the properties of the engine, the template and the
     vocabulary."""
     return Profile(
@@ -236,9 +242,11 @@ def _build_profile(info: EngineInfo, template: ChatTemplate | None, vocabulary: 
         exact=info.exact,
         sequences=info.sequences,
         engine=info.library,
-        sampling=info.sampling,
+        sampling=sampling.with_defaults(info.sampling),
         infill=vocabulary.infill is not None and info.embedding is None,
         embedding=info.embedding,
         portable_seeds=info.portable_seeds,
         devices=info.devices,
+        license=info.license,
+        organization=info.organization,
     )

@@ -25,6 +25,7 @@ from antiphon.domain.request import (
     GenerationRequest,
     Prompt,
     RerankRequest,
+    SamplingOptions,
 )
 from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import list_unused, require_local, require_text
@@ -75,6 +76,8 @@ class RendererOptions(Struct, frozen=True):
     """Whether projects share cached prefixes. The prefix of a request with a salt is never shared."""
     families: NotationFamilies = BY_TEMPLATE
     """The configured families of the model's notations."""
+    sampling: SamplingOptions = SamplingOptions()
+    """Defaults of the requests. Values of the model file are used where these are None."""
     helper: TemplateHelper | None = None
     """Renders the templates that requests bring; None refuses them."""
     most_logprobs: int = 20
@@ -283,7 +286,11 @@ class Renderer:
             async with self._refresh_lock:
                 if self._model_info is None or self._info_generation != generation:
                     self._model_info = await load_info(
-                        self._engine, self._prove, self._model_info, self._options.families
+                        self._engine,
+                        self._prove,
+                        self._model_info,
+                        self._options.families,
+                        self._options.sampling,
                     )
                     self._info_generation = generation
         return self._model_info

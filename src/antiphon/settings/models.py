@@ -20,8 +20,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[
         str,
         Meta(
-            description="The GGUF file, hf:OWNER/REPO:FILE on the hub, or minilm. For vLLM, the folder of "
-            "weights.",
+            description="The GGUF file, hf:OWNER/REPO:FILE on the hub, smollm2 or minilm. For vLLM, the "
+            "folder of weights.",
             min_length=1,
         ),
     ]
@@ -108,6 +108,22 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "template. none leaves it in the text."
         ),
     ] = "auto"
+    temperature: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Meta(description="Temperature of requests that set none. None means the model file's value, or 1."),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="top_p of requests that set none. None means the model file's value, or 1."),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="top_k of requests that set none. None means the model file's value, or no limit."),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="min_p of requests that set none. None means the model file's value, or 0."),
+    ] = None
     weights: Annotated[
         Literal["auto", "memory", "file"],
         Meta(

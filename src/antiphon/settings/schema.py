@@ -214,6 +214,11 @@ def with_assigned_models(settings: Settings, embedding_models: Collection[str] |
     )
 
 
+def add_alias(settings: Settings, name: str, model: str) -> Settings:
+    """Returns the settings with one more alias."""
+    return msgspec.structs.replace(settings, aliases=(*settings.aliases, AliasSettings(name, model)))
+
+
 def change_model(model: ModelSettings, **values: object) -> ModelSettings:
     """Returns the model with other values."""
     return msgspec.structs.replace(model, **values)

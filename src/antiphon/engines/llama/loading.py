@@ -304,6 +304,8 @@ def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library
         devices=model.placement.list_devices(),
         chat_template=model.get_chat_template(),
         sampling=read_sampling_defaults(model),
+        license=model.get_metadata("general.license"),
+        organization=model.get_metadata("general.organization"),
     )
 
 

@@ -13,6 +13,7 @@ import fcntl
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,13 @@ def get_default_directory(environ: Mapping[str, str], home: Path, platform: str)
     if platform != "darwin" and os.path.isabs(xdg := environ.get("XDG_CACHE_HOME", "")):
         caches = Path(xdg)
     return caches / "antiphon" / "models"
+
+
+def find_cache(configured: str | None) -> "HubCache":
+    """Returns the cache of fetched models: the configured directory, or the default one."""
+    if configured:
+        return HubCache(Path(configured).expanduser().absolute())
+    return HubCache(get_default_directory(os.environ, Path.home(), sys.platform).absolute())
 
 
 class CachedFile(Struct, frozen=True):
