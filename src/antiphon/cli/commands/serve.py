@@ -73,7 +73,7 @@ def describe_route(route: RouteSettings) -> str:
 
 def build_example(model: str, info: EngineInfo | None) -> tuple[str, dict[str, object]]:
     """Returns the path and the body of an example request. `info`: the engine of a local model."""
-    question = "What is Antiphon?"
+    question = "Hello! Who are you?"
     if info is not None and info.embedding is not None:
         if info.embedding.ranks:
             return "/v1/rerank", {"model": model, "query": question, "documents": ["A server.", "A song."]}
