@@ -16,7 +16,7 @@ from antiphon.dialects.base import GenerationCall, Headers, Request, ResponseMet
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import build_extras, build_references, build_usage, encode_chat
 from antiphon.dialects.common.response_types import ChatChunkChoice
-from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.dialects.jamai.wire_types import (
     JamaiDelta,
     JamaiError,
@@ -217,7 +217,7 @@ def encode_jamai_error(error: AntiphonError, request: Request | None) -> bytes:
         path = _split_param(error.param or "", b"" if request is None else request.body)
         detail = [JamaiProblem(PROBLEM_TYPES.get(error.code, "value_error"), path, message)]
         message = f"Your request contains errors:\n1. {'.'.join(map(str, path))} : {message}"
-        body = _quote_body(error, request)
+        body = _quote_body(request)
     return _encode(
         JamaiError(
             error=name.code,
@@ -242,14 +242,18 @@ def _split_param(param: str, body: bytes) -> list[str | int]:
     return path if is_in_query else ["body", *path]
 
 
-def _quote_body(error: AntiphonError, request: Request | None) -> msgspec.Raw | msgspec.UnsetType | None:
-    """Returns the request's body if it is a small JSON object; UNSET if there is no body; otherwise None."""
+def _quote_body(request: Request | None) -> msgspec.Raw | msgspec.UnsetType | None:
+    """Returns the request's body if it is a small JSON object; UNSET if there is no body; otherwise None. The
+    object is encoded anew: the caller's bytes can be no JSON, or have line breaks that would end an event."""
     if request is None or not request.body:
         return UNSET
     is_json = request.headers.get(b"content-type", [b""])[0].startswith(b"application/json")
-    if isinstance(error, MalformedBody) or len(request.body) > LARGEST_BODY or not is_json:
+    if len(request.body) > LARGEST_BODY or not is_json:
         return None
-    return msgspec.Raw(request.body)
+    try:
+        return msgspec.Raw(_encode(read_object(request.body)))
+    except (MalformedBody, OverflowError, RecursionError):
+        return None
 
 
 def _mask_headers(request: Request) -> dict[str, str]:
