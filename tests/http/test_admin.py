@@ -106,7 +106,7 @@ async def keyed(folder, engine=None, **how):
         limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
         pricing, reading = (
             PriceService(changes, SqlRules(database)),
-            UsageService(changes, SqlUsage(database)),
+            UsageService(changes, SqlUsage(database), plain.edge.clock),
         )
         recordings = RequestLog(changes, tenancy, SqlRecords(database))
         warnings = ModelWarnings(plain.edge.models, pricing)

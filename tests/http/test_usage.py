@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import queue
 import threading
 from decimal import Decimal
 
@@ -11,14 +12,14 @@ import jsonschema
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.ledger import Entry
+from antiphon.domain.ledger import Entry, EntryField, EntrySelection
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.usage import format_cell
 from antiphon.store import ledger
 from tests.http.test_admin import OPERATOR, ROOT, keyed
-from tests.support.http_server import KEY, request_bytes
+from tests.support.http_server import KEY, at_most, request_bytes
 
 USAGE, ENTRIES = f"{ROOT}/usage", f"{ROOT}/usage/entries"
 HOUR = 3600
@@ -357,15 +358,87 @@ async def test_a_long_read_holds_nobody_up(server, monkeypatch):
         return plain(*asked)
 
     monkeypatch.setattr(usage, "report", slow)
+    _, member = await server.person(ProjectRole.MEMBER)
     async with asyncio.TaskGroup() as group:
-        reads = [group.create_task(server.asked(server.admin, USAGE)) for _ in range(4)]
-        for _ in range(2):
+        keys = [server.admin, member] * 4
+        reads = [group.create_task(server.asked(key, USAGE)) for key in keys]
+        for _ in range(3):
             assert await asyncio.to_thread(entered.acquire, timeout=60)
         assert (await server.asked(server.admin, f"{ROOT}/projects", {"name": "P"})).status == 201
         assert (await server.asked(server.admin, "/v1/models")).status == 200
         assert not any(read.done() for read in reads)
         go.set()
-    assert [read.result().status for read in reads] == [200] * 4
+    assert [read.result().status for read in reads] == [200] * 8
+
+
+class HeldReads:
+    """The store's reads: each waits until the test lets it end. Knows the project of each, in their order."""
+
+    def __init__(self, usage):
+        self.begun: queue.Queue[str] = queue.Queue()
+        self.ends = threading.Semaphore(0)
+        self._read = usage.report
+
+    def report(self, selection, dimensions, max_groups):
+        projects = [each.value for each in selection.conditions if each.dimension is EntryField.PROJECT]
+        self.begun.put(projects[0] if projects else "operator")
+        assert self.ends.acquire(timeout=60)
+        return self._read(selection, dimensions, max_groups)
+
+    async def next(self):
+        return await asyncio.to_thread(self.begun.get, timeout=60)
+
+
+async def until_waiting(server, count):
+    async with at_most():
+        while server.reading._turns.waiting_count < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_projects_take_turns_and_the_operator_does_not_wait(server, monkeypatch):
+    other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
+    _, member = await server.person(ProjectRole.MEMBER)
+    _, stranger = await server.person(ProjectRole.OWNER, other)
+    held = HeldReads(server.reading._usage)
+    monkeypatch.setattr(server.reading._usage, "report", held.report)
+    async with asyncio.TaskGroup() as group:
+        reads = [group.create_task(server.asked(member, f"{USAGE}?by=model")) for _ in range(6)]
+        assert [await held.next(), await held.next()] == ["default"] * 2
+        await until_waiting(server, 4)
+        reads.append(group.create_task(server.asked(stranger, USAGE)))
+        await until_waiting(server, 5)
+        reads.append(group.create_task(server.asked(server.admin, USAGE)))
+        assert await held.next() == "operator"
+        held.ends.release()  # whichever ends, a place of the projects is free after two
+        held.ends.release()
+        begun = [await held.next()]
+        held.ends.release()
+        begun.append(await held.next())
+        assert other in begun
+        for _ in reads:
+            held.ends.release()
+    assert [read.result().status for read in reads] == [200] * len(reads)
+
+
+async def test_who_leaves_keeps_the_turn_until_the_thread_is_free(server, monkeypatch):
+    """Otherwise reads that nobody waits for would fill the threads' own queue, which has no turns."""
+    _, member = await server.person(ProjectRole.MEMBER)
+    held = HeldReads(server.reading._usage)
+    monkeypatch.setattr(server.reading._usage, "report", held.report)
+    actor_ = await actor(server, member)
+    service = server.reading
+    read = service.open_report(actor_, EntrySelection(0, 1), (), 1)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(service.run_in_thread(actor_, read)) for _ in range(2)]
+        assert [await held.next(), await held.next()] == ["default"] * 2
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        third = group.create_task(service.run_in_thread(actor_, lambda: "third"))
+        await until_waiting(server, 1)
+        held.ends.release()
+        assert await third == "third"
+        held.ends.release()
 
 
 async def test_the_document_says_what_is_answered(server):

@@ -95,7 +95,10 @@ def build_tenancy(
     tenants = TenancyService(changes, tenancy_store, pepper)
     recordings = RequestLog(changes, tenancy_store, records)
     tokens = AccessTokens(tenants, changes, pepper)
-    pricing, usage = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
+    pricing, usage = (
+        PriceService(changes, SqlRules(database)),
+        UsageService(changes, SqlUsage(database), clock),
+    )
     recording_parts = (recorder, recordings, watchers)
     directory_parts = (changes, keyring, limit_index, tenants, tokens)
     return TenancyParts(database, *directory_parts, pricing, usage, *recording_parts)

@@ -196,6 +196,11 @@ class FairSemaphore:
         )
         self._running: Counter[str] = Counter()
 
+    @property
+    def waiting_count(self) -> int:
+        """Number of items that wait."""
+        return len(self._queue)
+
     @asynccontextmanager
     async def hold(self, actor: str, clock: Clock) -> AsyncIterator[None]:
         """Holds a place for an actor while the context lasts. Raises Overloaded or EngineBusy if too many

@@ -1,4 +1,4 @@
-"""Reports over the ledger for callers. They run in threads.
+"""Reports over the ledger for callers. They run in threads, for which projects take turns.
 
 The operator sees the whole ledger, and an owner sees the whole project. A viewer sees the sums of the
 project, but not for each person. A member and a service key see only their own usage. A project that the
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from antiphon.domain.context import Clock
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import (
     Condition,
@@ -29,9 +31,12 @@ from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import find_by_id
 from antiphon.store.base import UsageStore
 
-THREADS = 2
-"""The most reads at the same time. One long read must not delay all others, and many reads must not use every
-connection of the store."""
+TURNS = QueueLimits(at_once=2, queue=4_096, queue_per_actor=256, item_name="reports")
+"""The most reads of all projects at the same time. One long read must not delay all others, and many reads
+must not use every connection of the store."""
+
+OPERATOR_TURNS = replace(TURNS, at_once=1)
+"""The operator has a thread of its own, so no project's reads delay it."""
 
 PERSONAL_FIELDS = frozenset(
     {EntryField.USER, EntryField.KEY, EntryField.END_USER, EntryField.REQUEST_ID, EntryField.PARENT}
@@ -44,10 +49,13 @@ T = TypeVar("T")
 class UsageService:
     """Reads the ledger for callers. Each caller gets only the entries that it can see."""
 
-    def __init__(self, changes: DirectoryChanges, usage: UsageStore) -> None:
+    def __init__(self, changes: DirectoryChanges, usage: UsageStore, clock: Clock) -> None:
         self._changes = changes
         self._usage = usage
-        self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")
+        self._clock = clock
+        self._turns = FairSemaphore(TURNS)
+        self._operator_turns = FairSemaphore(OPERATOR_TURNS)
+        self._threads = ThreadPoolExecutor(TURNS.at_once + OPERATOR_TURNS.at_once, "antiphon-usage")
 
     @property
     def currency(self) -> str | None:
@@ -58,13 +66,16 @@ class UsageService:
         """Waits for running reads. Call it before the store is closed."""
         self._threads.shutdown(cancel_futures=True)
 
-    async def build_report(
+    def open_report(
         self, actor: Actor, selection: EntrySelection, dimensions: Sequence[Dimension], max_groups: int
-    ) -> LedgerReport:
-        """Returns the sums over the visible entries of a selection, by `dimensions`. Lists at most
-        `max_groups` groups. Raises NotFound and PermissionDenied."""
+    ) -> Callable[[], LedgerReport]:
+        """Returns a function that reads the sums over the visible entries of a selection, by `dimensions`. It
+        lists at most `max_groups` groups.
+
+        The function blocks, so call it in `run_in_thread`. Raises NotFound and PermissionDenied.
+        """
         visible_selection = self._restrict(actor, selection, dimensions)
-        return await self.run_in_thread(lambda: self._usage.report(visible_selection, dimensions, max_groups))
+        return lambda: self._usage.report(visible_selection, dimensions, max_groups)
 
     def open_entries(
         self, actor: Actor, selection: EntrySelection
@@ -79,9 +90,21 @@ class UsageService:
         visible_selection = self._restrict(actor, selection)
         return lambda max_entries, after: self._usage.load_entries(visible_selection, max_entries, after)
 
-    async def run_in_thread(self, read: Callable[[], T]) -> T:
-        """Runs a blocking read in a thread, and returns its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+    async def run_in_thread(self, actor: Actor, read: Callable[[], T]) -> T:
+        """Runs a blocking read in a thread when it is the turn of the actor's project, and returns its
+        result. Raises Overloaded or EngineBusy if too many reads wait."""
+        turns = self._operator_turns if actor.admin else self._turns
+        await turns.acquire(actor.project, self._clock)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+        def give_turn_back(ended: asyncio.Future[T]) -> None:
+            turns.release(actor.project, self._clock)
+            if not ended.cancelled():
+                ended.exception()  # marks it as seen: the caller can have left
+
+        # The thread goes on if the caller leaves. Until it ends, its turn belongs to the caller's project.
+        running.add_done_callback(give_turn_back)
+        return await asyncio.shield(running)
 
     def _restrict(
         self, actor: Actor, selection: EntrySelection, dimensions: Iterable[Dimension] = ()

@@ -144,7 +144,7 @@ DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
 TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 TIME_LIMIT_S = 30.0
-"""The time limit of a statement in seconds. Two threads read for all callers."""
+"""The time limit of a statement in seconds. Few threads read for all callers."""
 
 ledger = schema.ledger.c
 

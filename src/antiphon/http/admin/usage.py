@@ -18,7 +18,7 @@ from msgspec import Struct
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
-from antiphon.domain.identity import Right
+from antiphon.domain.identity import Actor, Right
 from antiphon.domain.ledger import (
     TAG,
     Bucket,
@@ -297,10 +297,13 @@ class UsageResource:
         selection, file_format = self._read_selection(query), read_format(query)
         dimensions = parse_dimensions(query.get("by", ""))
         limit = read_page_size(query, MAX_GROUPS, MAX_GROUPS)
-        report = await self._usage.build_report(request.actor, selection, dimensions, limit)
+        actor = request.actor
+        read_report = self._usage.open_report(actor, selection, dimensions, limit)
         if file_format is FileFormat.JSON:
-            build_response = partial(self._answer_report, report, selection, dimensions)
-            return await self._usage.run_in_thread(build_response)
+            return await self._usage.run_in_thread(
+                actor, lambda: self._answer_report(read_report(), selection, dimensions)
+            )
+        report = await self._usage.run_in_thread(actor, read_report)
         if report.has_more_groups and "limit" not in query:
             raise InvalidValue(
                 f"there are more than {MAX_GROUPS} groups: choose a shorter time or fewer dimensions, or set "
@@ -326,19 +329,22 @@ class UsageResource:
         read_entries = self._usage.open_entries(request.actor, selection)
         if file_format is FileFormat.JSON:
             limit = read_page_size(query)
-            return await self._usage.run_in_thread(partial(_read_page, read_entries, limit, after))
+            return await self._usage.run_in_thread(
+                request.actor, partial(_read_page, read_entries, limit, after)
+            )
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
         first_chunk, after = await self._usage.run_in_thread(
-            partial(_read_chunk, read_entries, file_format, after)
+            request.actor, partial(_read_chunk, read_entries, file_format, after)
         )
-        body = self._stream_chunks(read_entries, file_format, first_chunk, after)
+        body = self._stream_chunks(request.actor, read_entries, file_format, first_chunk, after)
         return FileStream(
             body, MEDIA_TYPES[file_format], _build_file_headers("entries", selection, file_format)
         )
 
     async def _stream_chunks(
         self,
+        actor: Actor,
         read_entries: ReadEntries,
         file_format: FileFormat,
         first_chunk: bytes,
@@ -349,7 +355,7 @@ class UsageResource:
         yield (encode_header(ENTRY_COLUMNS) if file_format is FileFormat.CSV else b"") + first_chunk
         while after is not None:
             chunk, after = await self._usage.run_in_thread(
-                partial(_read_chunk, read_entries, file_format, after)
+                actor, partial(_read_chunk, read_entries, file_format, after)
             )
             yield chunk
 
