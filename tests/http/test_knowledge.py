@@ -236,6 +236,32 @@ async def test_a_wrong_upload_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    "charset",
+    [
+        "punycode",
+        "idna",
+        "unicode_escape",
+        "raw-unicode-escape",
+        "rot13",
+        "zlib",
+        "hex",
+        "utf-7",
+        "mbcs",
+        "../x",
+    ],
+)
+async def test_a_charset_that_is_no_common_encoding_is_refused_by_name(at: Serving, charset: str) -> None:
+    await at.ask("", {"name": "t", "embedding_model": None})
+    sent = form(("file", "a" * 100 + "-b", "a.txt"))
+    media = f'text/plain; charset="{charset}"'.encode()
+    sent["body"] = sent["body"].replace(b"application/octet-stream", media)
+    answer = await at.ask("/t/documents", **sent)
+    assert (answer.status, answer.error["param"]) == (400, "file"), answer.body
+    assert f"has the unknown charset '{charset}'; save it as UTF-8" in answer.error["message"]
+    assert (await at.ask("/t/documents")).json()["total"] == 0
+
+
+@pytest.mark.parametrize(
     ("body", "media"),
     [
         (b"", "multipart/form-data; boundary=x"),

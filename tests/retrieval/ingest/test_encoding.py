@@ -5,7 +5,8 @@ import codecs
 import pytest
 
 from antiphon.errors import InvalidValue
-from antiphon.retrieval.ingest.reading_job import clean_text, decode_text, find_html_charset, parse_charset
+from antiphon.retrieval.ingest.documents import parse_charset
+from antiphon.retrieval.ingest.reading_job import clean_text, decode_text, find_html_charset
 
 TEXT = "Grüße, 漢字 😀"
 
@@ -47,6 +48,15 @@ def test_other_bytes_are_refused_with_the_remedy(data, charset, words):
     with pytest.raises(InvalidValue, match=words) as raised:
         decode_text(data, "a.txt", charset)
     assert "UTF-8" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "charset",
+    "UTF-8 utf8 US-ASCII ISO-8859-1 latin1 iso-8859-15 windows-1252 cp1251 KOI8-R GB2312 gbk GB18030 Big5 "
+    "big5-hkscs Shift_JIS ms932 EUC-JP ISO-2022-JP EUC-KR ks_c_5601-1987 TIS-620 macintosh".split(),
+)
+def test_the_charsets_of_the_web_are_read(charset):
+    assert decode_text(b"text", "a.txt", charset) == "text"
 
 
 @pytest.mark.parametrize(

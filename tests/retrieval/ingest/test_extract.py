@@ -48,7 +48,7 @@ async def test_a_page_of_html_has_a_title(tmp_path):
         (
             "a.json",
             b"[" + b"0," * 3_000_000 + b"0]",
-            {"cpu_seconds": 0.2},
+            {"text_cpu_seconds": 0.2},
             "takes more than 0.2 s of computing",
         ),
     ],

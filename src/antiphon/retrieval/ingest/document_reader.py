@@ -16,6 +16,7 @@ from antiphon.errors import InvalidValue
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.retrieval.base import ChunkInput, SizeUnit
 from antiphon.retrieval.ingest.documents import (
+    BINARY_FORMATS,
     DEFAULT_LIMITS,
     DocumentFormat,
     ExtractedDocument,
@@ -24,6 +25,7 @@ from antiphon.retrieval.ingest.documents import (
     build_refusal,
     find_format,
     list_media_types,
+    require_readable,
 )
 from antiphon.retrieval.ingest.split import SMALLEST_SIZE, CountTokens, DocumentChunk, SplitOptions, split
 from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, TokenRule
@@ -61,12 +63,14 @@ async def extract(
         "limits": asdict(limits),
     }
     max_result_bytes = BYTES_PER_CHARACTER * limits.characters + OVERHEAD_BYTES
-    job_limits = Limits(limits.cpu_seconds, limits.wall_seconds, limits.memory_bytes, max_result_bytes)
+    is_text = find_format(file_name, media_type) not in BINARY_FORMATS
+    cpu_seconds = limits.text_cpu_seconds if is_text else limits.cpu_seconds
+    job_limits = Limits(cpu_seconds, limits.wall_seconds, limits.memory_bytes, max_result_bytes)
     try:
         result = await run_job(JOB, payload, job_limits)
     except JobStopped as stopped:
         stopped.raise_if_machine_was_busy()
-        reason = REASONS[stopped.stop].format(seconds=limits.cpu_seconds, mebibytes=limits.memory_bytes >> 20)
+        reason = REASONS[stopped.stop].format(seconds=cpu_seconds, mebibytes=limits.memory_bytes >> 20)
         raise build_refusal(file_name, reason) from None
     return convert(result, ExtractedDocument)
 
@@ -93,7 +97,7 @@ class SandboxedReader:
         SplitOptions(sizes.size, sizes.overlap, sizes.unit)
 
     def require_readable(self, name: str, media_type: str) -> None:
-        find_format(name, media_type)
+        require_readable(name, media_type)
 
     async def read(self, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None) -> SplitDocument:
         options = SplitOptions(sizes.size, sizes.overlap, sizes.unit)

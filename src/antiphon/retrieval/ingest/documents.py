@@ -8,6 +8,9 @@ of an Office file is checked before a library unpacks it: its size, its parts an
 import io
 import zipfile
 import zlib
+from email.message import Message
+from encodings import normalize_encoding
+from encodings.aliases import aliases
 from enum import StrEnum
 from importlib.util import find_spec
 
@@ -57,7 +60,9 @@ class ExtractionLimits(Struct, frozen=True):
     characters: int = 16 * MEBIBYTE
     """The most characters of the document's text."""
     cpu_seconds: float = 120.0
-    """CPU seconds."""
+    """CPU seconds of a file of a binary format."""
+    text_cpu_seconds: float = 30.0
+    """CPU seconds of a file of a text format. A page of HTML of 16 MiB needs about five."""
     wall_seconds: float = 600.0
     """Seconds of wall clock. The limit is higher than the CPU time, because a machine can be busy."""
     memory_bytes: int = 1024 * MEBIBYTE
@@ -146,6 +151,19 @@ MEDIA_TYPES: dict[str, DocumentFormat] = {
 
 LIBRARIES = {F.PDF: "pypdfium2", F.DOCX: "docx", F.PPTX: "pptx", F.XLSX: "openpyxl"}
 """The library of the extra `documents` that reads each format. Other formats need no library."""
+
+CODECS = frozenset(
+    "ascii utf_8 utf_8_sig utf_16 utf_16_le utf_16_be utf_32 utf_32_le utf_32_be latin_1 "
+    "iso8859_1 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_10 "
+    "iso8859_11 iso8859_13 iso8859_14 iso8859_15 iso8859_16 "
+    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 tis_620 "
+    "cp437 cp850 cp852 cp866 koi8_r koi8_u mac_roman mac_cyrillic "
+    "gb2312 gbk gb18030 hz big5 big5hkscs cp950 "
+    "shift_jis shift_jis_2004 cp932 euc_jp euc_jis_2004 iso2022_jp iso2022_jp_2 iso2022_jp_ext "
+    "euc_kr cp949 johab iso2022_kr".split()
+)
+"""Python's codecs of text. Each decodes in linear time. Python has others, which are no encodings of text
+(rot13), or need quadratic time (punycode)."""
 
 PDF_HEADER = b"%PDF-"
 
@@ -241,9 +259,30 @@ def has_library(file_format: DocumentFormat) -> bool:
 
 
 def require_readable(file_name: str, media_type: str = "") -> None:
-    """Raises UnsupportedMediaType or InvalidValue if this server cannot read files with this name and media
-    type."""
-    require_extra(find_format(file_name, media_type), file_name)
+    """Raises UnsupportedMediaType or InvalidValue if this server cannot read files with this name, media type
+    and charset."""
+    file_format = find_format(file_name, media_type)
+    require_extra(file_format, file_name)
+    if file_format not in BINARY_FORMATS and (charset := parse_charset(media_type)):
+        find_codec(charset, file_name)
+
+
+def parse_charset(media_type: str) -> str:
+    """Returns the charset of a media type such as `text/plain; charset=latin-1`; empty if there is none."""
+    header = Message()
+    header["content-type"] = media_type.replace("\r", " ").replace("\n", " ")
+    return str(header.get_content_charset(""))
+
+
+def find_codec(charset: str, file_name: str) -> str:
+    """Returns Python's codec of a charset. Raises InvalidValue for one that this server does not read.
+    Python's own search is not used, because it remembers every name that callers make up."""
+    name = normalize_encoding(charset).lower() if charset.isascii() else ""
+    codec = aliases.get(name, name)
+    if codec not in CODECS:
+        shown_charset = shorten_name(charset[:40])
+        raise build_refusal(file_name, f"has the unknown charset {shown_charset}; save it as UTF-8")
+    return codec
 
 
 def require_extra(file_format: DocumentFormat, file_name: str) -> None:

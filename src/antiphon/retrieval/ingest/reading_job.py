@@ -9,7 +9,6 @@ import codecs
 import re
 import sys
 from collections.abc import Mapping
-from email.message import Message
 from pathlib import Path
 
 from antiphon.domain.values import asdict, replace
@@ -22,6 +21,8 @@ from antiphon.retrieval.ingest.documents import (
     ExtractionLimits,
     build_refusal,
     detect_format,
+    find_codec,
+    parse_charset,
     require_extra,
     require_safe_archive,
 )
@@ -58,13 +59,6 @@ def decode_text(data: bytes, file_name: str, charset: str = "") -> str:
     return _decode_strictly(data, charset or "utf-8", file_name)
 
 
-def parse_charset(media_type: str) -> str:
-    """Returns the charset of a media type such as `text/plain; charset=latin-1`; empty if there is none."""
-    header = Message()
-    header["content-type"] = media_type.replace("\r", " ").replace("\n", " ")
-    return str(header.get_content_charset(""))
-
-
 def find_html_charset(data: bytes) -> str:
     """Returns the encoding that an HTML page declares; empty if it declares none."""
     declared = DECLARATION.search(data[:DECLARATION_SPAN])
@@ -81,17 +75,14 @@ def clean_text(text: str) -> str:
 
 def _decode_strictly(data: bytes, encoding: str, file_name: str) -> str:
     """Decodes all bytes or raises InvalidValue."""
+    codec = find_codec(encoding, file_name)
     try:
-        text = data.decode(encoding)
+        text = data.decode(codec)
     except UnicodeDecodeError as problem:
         position = f"at byte {problem.start:,}" if problem.start < len(data) else "at its end"
         raise build_refusal(
             file_name,
             f"is not {encoding} text {position}; save it as UTF-8, or name its charset in the media type",
-        ) from None
-    except LookupError:
-        raise build_refusal(
-            file_name, f"has the unknown charset '{encoding[:40]}'; save it as UTF-8"
         ) from None
     if "\0" in text:
         raise build_refusal(file_name, "holds null bytes, so it is not text; save it as UTF-8 text")
