@@ -183,6 +183,10 @@ class KnowledgeTables(Protocol):
 # --- reading files ------------------------------------------------------------------------------------------
 
 
+MAX_READINGS = 3
+"""The most documents that one process reads and splits at the same time."""
+
+
 class ChunkSizes(Struct, frozen=True):
     """How a document is split."""
 

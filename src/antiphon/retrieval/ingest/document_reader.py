@@ -28,7 +28,7 @@ from antiphon.retrieval.ingest.documents import (
     require_readable,
 )
 from antiphon.retrieval.ingest.split import SMALLEST_SIZE, CountTokens, DocumentChunk, SplitOptions, split
-from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, TokenRule
+from antiphon.retrieval.knowledge import MAX_READINGS, ChunkSizes, SplitDocument, StoredFile, TokenRule
 
 JOB = "antiphon.retrieval.ingest.reading_job:run_reading"
 """The sandbox's job. It is not imported here, because only the sandbox may import the readers."""
@@ -81,9 +81,10 @@ class SandboxedReader:
 
     limits: ExtractionLimits = DEFAULT_LIMITS
     threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, "antiphon-split"), compare=False
+        default_factory=lambda: ThreadPoolExecutor(MAX_READINGS, "antiphon-split"), compare=False
     )
-    """The thread that splits documents. More threads would only compete for the interpreter lock."""
+    """The threads that split documents. A thread waits while the model's tokens are counted, so each document
+    that is read has its own."""
 
     @property
     def max_file_bytes(self) -> int:

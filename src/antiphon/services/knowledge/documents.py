@@ -3,18 +3,23 @@
 A job continues after its request, and after the end of its process. The file stays in `uploads` until the
 document is READY or FAILED. A process that finds a file without a running job continues at the next missing
 batch. Only one process works on a document.
+
+No project can hold up the documents of another: projects take turns for reading files, which is bounded in
+time, and a job that waits for a limit or a model holds no place.
 """
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from hashlib import sha256
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, Origin
+from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import Actor
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import (
@@ -37,6 +42,7 @@ from antiphon.retrieval.base import (
     require_file_name,
 )
 from antiphon.retrieval.knowledge import (
+    MAX_READINGS,
     ChunkSizes,
     DocumentReader,
     FileUpload,
@@ -49,8 +55,19 @@ from antiphon.services.knowledge.vectors import OVERLAP_DIVISOR, EmbeddingModels
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
-MAX_JOBS = 2
-"""The most documents that one process reads at the same time."""
+JOB_TURNS = QueueLimits(sys.maxsize, sys.maxsize, sys.maxsize, at_once_per_actor=2)
+"""The most documents of one project that one process works on at the same time. Jobs of a project wait for
+each other, and for no other project."""
+
+READING_TURNS = QueueLimits(
+    MAX_READINGS, sys.maxsize, sys.maxsize, at_once_per_actor=JOB_TURNS.at_once_per_actor
+)
+"""The most documents that are read at the same time. No project can have all places, so a project whose files
+take long holds up its own documents only."""
+
+MAX_KEPT_CHARACTERS = 1 << 25
+"""The most characters of split documents in memory whose jobs wait. The others are read again after the
+wait."""
 
 CHUNKS_PER_BATCH = 64
 """Chunks per batch."""
@@ -65,12 +82,12 @@ STATE_POLL_S = 0.2
 """Seconds between two reads of the state of a document that another process works on."""
 
 MAX_TRIES = 6
-"""The most attempts at a step that fails with a temporary error. After them the job ends, so that other
-documents are read. The next search for files starts the job again."""
+"""The most attempts without progress at a document whose job fails with temporary errors. After them the job
+ends, so that whoever waits for it gets the error. The next search for files starts the job again."""
 
 MAX_ENGINE_DEATHS = 2
-"""How many deaths of the engine a step survives. At the next death the document fails, because it may be the
-cause."""
+"""How many deaths of the engine a document survives without progress. At the next death it fails, because it
+may be the cause."""
 
 FIRST_PAUSE_S = 1.0
 """Seconds before the second attempt. Each later pause is twice as long."""
@@ -112,6 +129,24 @@ class IngestDependencies(Struct, frozen=True):
     search_interval: float = SEARCH_INTERVAL_S
 
 
+class JobTurns:
+    """What the jobs of one process share."""
+
+    def __init__(self) -> None:
+        self.jobs = FairSemaphore(JOB_TURNS)
+        self.readings = FairSemaphore(READING_TURNS)
+        self.kept_characters = 0
+        """Characters of split documents whose jobs wait."""
+
+
+class TryAgain(Exception):
+    """A job failed with a temporary error."""
+
+    def __init__(self, error: AntiphonError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class DocumentJobs:
     """The jobs of one process."""
 
@@ -119,7 +154,7 @@ class DocumentJobs:
         self.reader = dependencies.reader
         self._dependencies = dependencies
         self._group = group
-        self._slots = asyncio.Semaphore(MAX_JOBS)
+        self._turns = JobTurns()
         self._results: dict[str, asyncio.Future[DocumentInfo | None]] = {}
         """The results of running jobs, by the upload's id."""
         self._job_tasks: set[asyncio.Task[None]] = set()
@@ -235,13 +270,7 @@ class DocumentJobs:
     async def _run(self, order: UploadOrder, result: "asyncio.Future[DocumentInfo | None]") -> None:
         """Runs the job of an upload, unless another process works on it, and sets `result`."""
         try:
-            async with self._slots:
-                with self._dependencies.uploads.lock(order.id) as locked_order:
-                    result.set_result(
-                        None
-                        if locked_order is None
-                        else await DocumentJob(self._dependencies, locked_order).run()
-                    )
+            result.set_result(await DocumentJob(self._dependencies, self._turns, order).run())
         except AntiphonError as error:
             result.set_exception(error)
             result.exception()  # marks the error as seen: it is possible that nobody waits
@@ -254,32 +283,73 @@ class DocumentJobs:
 class DocumentJob:
     """The job of one uploaded file: reads it, embeds its chunks, and puts them into the index."""
 
-    def __init__(self, dependencies: IngestDependencies, order: UploadOrder) -> None:
+    def __init__(self, dependencies: IngestDependencies, turns: JobTurns, order: UploadOrder) -> None:
         self._dependencies = dependencies
+        self._turns = turns
         self._order = order
+        self._split: SplitDocument | None = None
+        """The split document, once it is read."""
         self._vectors: dict[bytes, bytes] = {}
         """Known vectors, by the digest of their text."""
         self._dimensions = 0
         """The dimensions of the table's vectors; 0 until the job has read the table."""
         self._may_have_note = True
         """Whether the upload can have a note that its document waits."""
+        self._tries = self._engine_deaths = 0
+        """Attempts, and those that ended with the engine, without progress."""
 
     async def run(self) -> DocumentInfo | None:
         """Runs the job to its end. Returns the READY document; None if the document or its table was removed
-        meanwhile. If the file cannot be read, sets the document to FAILED and raises the error."""
+        meanwhile, or if another process works on it. If the file cannot be read, sets the document to FAILED
+        and raises the error. Raises a temporary error after MAX_TRIES attempts."""
+        dependencies, order = self._dependencies, self._order
+        while True:
+            try:
+                async with self._turns.jobs.hold(order.project, dependencies.clock):
+                    with dependencies.uploads.lock(order.id) as locked_order:
+                        return None if locked_order is None else await self._try()
+            except TryAgain as failed:
+                error = failed.error
+            self._tries += 1
+            if self._tries == MAX_TRIES:
+                raise error
+            pause = dependencies.pause * 2 ** (self._tries - 1)
+            with self._keep_split():
+                await asyncio.sleep(min(MAX_PAUSE_S, max(pause, error.retry_after or 0.0)))
+
+    @contextmanager
+    def _keep_split(self) -> Iterator[None]:
+        """Keeps the split document in memory while the job waits, if there is room."""
+        self._vectors.clear()
+        characters = 0 if self._split is None else sum(len(chunk.text) for chunk in self._split.chunks)
+        if self._turns.kept_characters + characters > MAX_KEPT_CHARACTERS:
+            self._split, characters = None, 0
+        self._turns.kept_characters += characters
+        try:
+            yield
+        finally:
+            self._turns.kept_characters -= characters
+
+    async def _try(self) -> DocumentInfo | None:
+        """Continues the job until it ends. Raises TryAgain after a temporary error."""
         order, dependencies = self._order, self._dependencies
         document = None
         try:
-            document = await self._retry(
-                lambda: dependencies.index.begin_document(order.project, order.table, order.document)
-            )
+            document = await dependencies.index.begin_document(order.project, order.table, order.document)
             if document.state is not DocumentState.READY:
                 document = await self._index_guarded(document)
         except NotFound:
             document = None
+        except KnowledgeUnavailable:
+            raise  # a later job continues
         except AntiphonError as error:
-            if error.retryable or isinstance(error, KnowledgeUnavailable):
-                raise  # a later job continues
+            self._engine_deaths += isinstance(error, EngineDied)
+            survives = isinstance(error, EngineDied) and self._engine_deaths <= MAX_ENGINE_DEATHS
+            if error.retryable or survives:
+                self._may_have_note = True
+                note = f"{WAITING_TEXT}: {error.message}"
+                await asyncio.to_thread(dependencies.uploads.write_note, order.id, note)
+                raise TryAgain(error) from None
             await self._mark_failed(document, error)
             await asyncio.to_thread(dependencies.uploads.remove, order.id)
             await self._fail(document, error)  # the same file can have been uploaded before the removal
@@ -302,43 +372,44 @@ class DocumentJob:
     async def _index(self, document: DocumentInfo) -> DocumentInfo:
         """Reads and embeds the file, and puts its chunks into the index."""
         order, dependencies = self._order, self._dependencies
-        table = await self._retry(lambda: dependencies.index.get_table(order.project, order.table))
+        table = await dependencies.index.get_table(order.project, order.table)
         model, self._dimensions = table.settings.embedding_model, table.settings.dimensions
         self._find_actor()
-        split = await self._split_file(model)
+        if self._split is None:
+            self._split = await self._split_file(model)
         if model is not None:
             await self._load_known_vectors(document)
-        await self._put_missing_batches(document, split, model)
-        return await self._retry(
-            lambda: dependencies.index.finish_document(order.project, order.table, document.id, split.notes)
+        await self._put_missing_batches(document, self._split, model)
+        return await dependencies.index.finish_document(
+            order.project, order.table, document.id, self._split.notes
         )
 
     async def _split_file(self, model: str | None) -> SplitDocument:
-        """Reads the file and splits it into chunks. Raises InvalidValue if it contains no text."""
+        """Reads the file and splits it into chunks, in the project's turn. Raises InvalidValue if it contains
+        no text."""
         order, dependencies = self._order, self._dependencies
         rule = None
         if model is not None:
-            info = await self._retry_model(lambda: dependencies.models.find(model, self._find_actor()))
+            info = await dependencies.models.find(model, self._find_actor())
             if info.longest_text is not None:
                 rule = TokenRule(self._build_token_counter(model), info.longest_text)
         file = StoredFile(dependencies.uploads.get_path(order.id), order.name, order.media_type)
-        return await self._retry(lambda: dependencies.reader.read(file, order.sizes, rule))
+        async with self._turns.readings.hold(order.project, dependencies.clock):
+            return await dependencies.reader.read(file, order.sizes, rule)
 
     def _build_token_counter(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
         """Returns a function that counts a model's tokens."""
 
         async def count(texts: Sequence[str]) -> Sequence[int]:
-            actor = self._find_actor()
-            return await self._retry_model(
-                lambda: self._dependencies.models.count_tokens(model, texts, actor)
-            )
+            return await self._dependencies.models.count_tokens(model, texts, self._find_actor())
 
         return count
 
     async def _put_missing_batches(
         self, document: DocumentInfo, split: SplitDocument, model: str | None
     ) -> None:
-        """Embeds the batches that are missing in the index, and puts them into the index in order."""
+        """Embeds the batches that are missing in the index, and puts them into the index. If a batch fails,
+        those under way are still put, because their embedding is paid for."""
         dependencies, order = self._dependencies, self._order
         total = len(split.chunks)
         starts = [
@@ -346,17 +417,27 @@ class DocumentJob:
             for start in range(0, total, CHUNKS_PER_BATCH)
             if start // CHUNKS_PER_BATCH not in document.batches
         ]
-        embedding_tasks: deque[tuple[int, asyncio.Task[list[ChunkInput]]]] = deque()
+        embedding_tasks: deque[tuple[int, asyncio.Task[list[ChunkInput] | AntiphonError]]] = deque()
+        failures: list[AntiphonError] = []
 
         async def put_next() -> None:
             start, task = embedding_tasks.popleft()
             chunks = await task
+            if isinstance(chunks, AntiphonError):
+                failures.append(chunks)
+                return
             percent = min(99, (start + len(chunks)) * 100 // total)
             await self._retry(
                 lambda: dependencies.index.put_chunks(
                     order.project, order.table, document.id, start // CHUNKS_PER_BATCH, chunks, percent
                 )
             )
+            self._tries = 0
+            if start == starts[0]:  # the batch that ends the engine stays the first one that is missing
+                self._engine_deaths = 0
+            if self._may_have_note:
+                self._may_have_note = False
+                await asyncio.to_thread(dependencies.uploads.write_note, order.id, "")
 
         async with task_group() as group:
             for start in starts:
@@ -364,16 +445,26 @@ class DocumentJob:
                 embedding_tasks.append((start, group.create_task(self._embed(batch, model))))
                 if len(embedding_tasks) > MAX_BATCHES_AHEAD:
                     await put_next()
+                if failures:
+                    break
             while embedding_tasks:
                 await put_next()
+        if failures:
+            raise failures[0]
 
-    async def _embed(self, chunks: Sequence[ChunkInput], model: str | None) -> list[ChunkInput]:
-        """Returns chunks with their vectors. Texts with a known vector are not embedded."""
+    async def _embed(
+        self, chunks: Sequence[ChunkInput], model: str | None
+    ) -> list[ChunkInput] | AntiphonError:
+        """Returns chunks with their vectors, or the error of the model. Texts with a known vector are not
+        embedded."""
         if model is None:
             return list(chunks)
         missing = [chunk.text for chunk in chunks if _digest(chunk.text) not in self._vectors]
         if missing:
-            vectors = await self._retry_model(lambda: self._call_model(model, missing))
+            try:
+                vectors = await self._call_model(model, missing)
+            except AntiphonError as error:
+                return error
             self._vectors.update(zip(map(_digest, missing), vectors, strict=True))
         return [replace(chunk, vector=self._vectors[_digest(chunk.text)]) for chunk in chunks]
 
@@ -438,36 +529,15 @@ class DocumentJob:
                     order.project, order.table, document.id, error.message
                 )
 
-    async def _retry_model(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call of the embedding model, and repeats it as `_retry` does. While the model is
-        unavailable, the upload's note contains the reason."""
-        uploads, id_ = self._dependencies.uploads, self._order.id
-
-        async def try_call() -> T:
-            try:
-                result = await call()
-            except AntiphonError as error:
-                if error.retryable or isinstance(error, EngineDied):
-                    self._may_have_note = True
-                    await asyncio.to_thread(uploads.write_note, id_, f"{WAITING_TEXT}: {error.message}")
-                raise
-            if self._may_have_note:
-                self._may_have_note = False
-                await asyncio.to_thread(uploads.write_note, id_, "")
-            return result
-
-        return await self._retry(try_call)
-
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, and repeats it after temporary errors and after some deaths of the engine. Raises the
-        last error after MAX_TRIES attempts."""
-        pause, deaths = self._dependencies.pause, 0
+        """Makes a call of the index, and repeats it after temporary errors. Raises the last error after
+        MAX_TRIES attempts."""
+        pause = self._dependencies.pause
         for _ in range(MAX_TRIES - 1):
             try:
                 return await call()
             except AntiphonError as error:
-                deaths += isinstance(error, EngineDied)
-                if not (error.retryable or (isinstance(error, EngineDied) and deaths <= MAX_ENGINE_DEATHS)):
+                if not error.retryable:
                     raise
                 wait = min(MAX_PAUSE_S, max(pause, error.retry_after or 0.0))
             await asyncio.sleep(wait)

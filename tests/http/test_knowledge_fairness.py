@@ -1,0 +1,128 @@
+"""One project's documents hold up no other project: not at its limit, not while they are read."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.assembly.knowledge import ServedEmbeddingModels
+from antiphon.domain.context import Context
+from antiphon.domain.request import EmbeddingRequest, Embeddings
+from antiphon.domain.tenancy import ProjectRole
+from antiphon.errors import RateLimited
+from antiphon.retrieval.ingest.document_reader import SandboxedReader
+from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, TokenRule
+from antiphon.testing import EmbeddingScript
+from tests.http.test_knowledge import TABLES, form
+from tests.http.test_knowledge_tenants import Tenants, opened
+from tests.support.http_server import PROCESS_PATIENCE, at_most
+
+
+async def upload(
+    made: Tenants, key: str, table: str, name: str, text: str = "apples", wait: bool = False
+) -> Any:
+    parts = (("file", text, name), *((("wait", "true", None),) if wait else ()))
+    return await made.server.asked(key, f"{TABLES}/{table}/documents", **form(*parts))
+
+
+async def create_words_table(made: Tenants, key: str) -> None:
+    body = {"name": "w", "embedding_model": None}
+    assert (await made.server.asked(key, TABLES, body)).status == 201
+
+
+async def until_all_wait(made: Tenants, count: int) -> None:
+    """Waits until so many documents of the other project say what they wait for."""
+    async with at_most(PROCESS_PATIENCE):
+        while True:
+            listed = (await made.ask(made.other, "GET", "/t/documents")).json()["data"]
+            waiting = [each for each in listed if each["state"] == "indexing" and each["error"]]
+            if len(waiting) == count:
+                assert all("the limit is reached" in each["error"] for each in waiting)
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_project_at_its_limit_holds_up_no_other(tmp_path: Path) -> None:
+    async with opened(tmp_path) as made:
+        member = made.callers[ProjectRole.MEMBER]
+        await create_words_table(made, member)
+        await create_words_table(made, made.other)
+        refused = RateLimited("the limit is reached", retry_after=3600)
+        made.knowledge.engine.behaviour = EmbeddingScript(error=refused, error_after=0)
+        for number in range(5):
+            assert (await upload(made, made.other, "t", f"{number}.txt")).status == 202
+        await until_all_wait(made, 5)
+        for key in (member, made.other):  # the project's own other documents do not wait either
+            added = await upload(made, key, "w", "b.txt", "twenty-three bytes text", wait=True)
+            assert (added.status, added.json()["state"]) == (200, "ready"), added.body
+
+
+async def test_a_limit_loses_no_vectors_that_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    calls = 0
+    embed = ServedEmbeddingModels.embed
+
+    async def embed_some(
+        models: ServedEmbeddingModels, request: EmbeddingRequest, context: Context
+    ) -> Embeddings:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 5):
+            raise RateLimited("the limit is reached")
+        made_vectors = await embed(models, request, context)
+        texts.extend(prompt.text or "" for prompt in request.inputs)
+        return made_vectors
+
+    async with opened(tmp_path) as made:
+        monkeypatch.setattr(ServedEmbeddingModels, "embed", embed_some)
+        sizes = (("chunk_size", "16", None), ("chunk_overlap", "0", None), ("chunk_unit", "characters", None))
+        text = "\n\n".join(f"number {number:05}" for number in range(500))
+        parts = (("file", text, "long.txt"), *sizes, ("wait", "true", None))
+        added = await made.server.asked(made.other, f"{TABLES}/t/documents", **form(*parts))
+        assert (added.status, added.json()["chunks"]) == (200, 500), added.body
+    assert sorted(texts) == text.split("\n\n")  # each once
+
+
+class HeldReader:
+    """Reads files whose names begin with `held` only when the test lets it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.go = asyncio.Event()
+        self._read = SandboxedReader.read
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        held = self
+
+        async def read(
+            reader: SandboxedReader, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None
+        ) -> SplitDocument:
+            held.names.append(file.name)
+            if file.name.startswith("held"):
+                await held.go.wait()
+            return await held._read(reader, file, sizes, tokens)
+
+        monkeypatch.setattr(SandboxedReader, "read", read)
+
+
+async def test_files_that_take_long_hold_up_their_project_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as made:
+        member = made.callers[ProjectRole.MEMBER]
+        await create_words_table(made, member)
+        reader = HeldReader()
+        reader.patch(monkeypatch)
+        for number in range(6):
+            assert (await upload(made, made.other, "t", f"held{number}.txt")).status == 202
+        async with at_most():
+            while len(reader.names) < 2:
+                await asyncio.sleep(0.01)
+        async with at_most(PROCESS_PATIENCE):
+            added = await upload(made, member, "w", "b.txt", "twenty-three bytes text", wait=True)
+        assert (added.status, added.json()["state"]) == (200, "ready"), added.body
+        assert [name[:4] for name in reader.names] == ["held", "held", "b.tx"]
+        reader.go.set()
