@@ -15,11 +15,12 @@ from antiphon.domain.request import Conversation
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
+from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.support.http_server import PROCESS_PATIENCE, ProcessServed, Reply, Served, at_most, serving_edge
-from tests.support.knowledge import Knowledge, open_service
+from tests.support.knowledge import LIMITS, Knowledge, open_service
 
 TABLES = "/v1/knowledge/tables"
 BOUNDARY = "frontier"
@@ -53,8 +54,8 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Serving]:
-    async with open_service(folder) as knowledge:
+async def serving(folder: Path, limits: IndexLimits = LIMITS) -> AsyncIterator[Serving]:
+    async with open_service(folder, limits=limits) as knowledge:
         models: ModelRegistry = knowledge.models
         pipeline = Pipeline(models, Metrics(), restart_patience=0.0, knowledge=knowledge.index)
         edge = AppState(pipeline, models, OpenAI(), ServerSettings(), knowledge=knowledge.service)

@@ -100,12 +100,13 @@ async def open_service(
         callers.find,
         SystemClock(),
         INGEST_ORIGIN,
+        limits,
     )
     parts = IngestDependencies(*ingest_dependencies, pause=0.01, search_interval=LOOK_S)
     try:
         with let_jobs_start():
             async with run_jobs(parts) as jobs:
-                service = KnowledgeService(opened_index, embedding, jobs, limits)
+                service = KnowledgeService(opened_index, embedding, jobs)
                 yield Knowledge(service, opened_index, jobs, uploads, directory, engine, callers, models)
     finally:
         if own_index is not None:

@@ -85,16 +85,21 @@ async def add_knowledge(
         build_actor_finder(app_state, None if tenancy is None else tenancy.keyring),
         app_state.clock,
         INGEST_ORIGIN,
+        build_limits(settings),
     )
     async with run_jobs(parts) as jobs:
-        yield replace(app_state, knowledge=KnowledgeService(index, models, jobs, build_limits(settings)))
+        yield replace(app_state, knowledge=KnowledgeService(index, models, jobs))
 
 
 def build_limits(settings: Settings) -> IndexLimits:
     """Returns the limits of one project's knowledge tables."""
     knowledge = settings.knowledge
     return IndexLimits(
-        knowledge.max_tables, knowledge.max_documents, knowledge.max_chunks, knowledge.max_bytes
+        knowledge.max_tables,
+        knowledge.max_documents,
+        knowledge.max_chunks,
+        knowledge.max_bytes,
+        knowledge.max_waiting_files,
     )
 
 

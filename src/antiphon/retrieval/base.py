@@ -232,7 +232,9 @@ class IndexLimits(Struct, frozen=True):
     """In all tables, in any state."""
     chunks: int = 2_000_000
     bytes: int = 20 * 1024**3
-    """Texts and vectors of all chunks."""
+    """Texts and vectors of all chunks, and the files that wait to be read."""
+    waiting_files: int = 1_000
+    """Files that are stored and not in the index yet."""
 
 
 class IndexUsage(Struct, frozen=True):
@@ -242,6 +244,8 @@ class IndexUsage(Struct, frozen=True):
     documents: int = 0
     chunks: int = 0
     bytes: int = 0
+    waiting_files: int = 0
+    """The index knows no waiting files: `services.knowledge` counts them."""
 
 
 class KnowledgeIndex(Protocol):

@@ -277,8 +277,16 @@ class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         int,
         describe(
             "ANTIPHON_KNOWLEDGE_MAX_BYTES",
-            "Most bytes of texts and vectors in all tables of one project. On the disk they need up "
-            "to three times as much.",
+            "Most bytes of texts and vectors in all tables of one project, and of its files that wait to be "
+            "read. On the disk they need up to three times as much.",
         ),
         Meta(ge=MIB),
     ] = 20 * GIB
+    max_waiting_files: Annotated[
+        int,
+        describe(
+            "ANTIPHON_KNOWLEDGE_MAX_WAITING_FILES",
+            "Most files of one project that wait to be read. One more is a 409.",
+        ),
+        Meta(ge=1, le=100_000),
+    ] = 1_000

@@ -173,12 +173,14 @@ class TableList(Struct, frozen=True, kw_only=True):
 
 
 class KnowledgeAmounts(Struct, frozen=True, kw_only=True):
-    """Numbers of tables, documents and chunks, and bytes of their texts and vectors."""
+    """Numbers of tables, documents, chunks and files that wait to be read, and bytes of texts, vectors and
+    these files."""
 
     tables: int
     documents: int
     chunks: int
     bytes: int
+    waiting_files: int
 
 
 class UsageCard(Struct, frozen=True, kw_only=True):
@@ -261,6 +263,7 @@ async def show_usage(request: Request, services: Services) -> Answer:
             documents=counts.documents,
             chunks=counts.chunks,
             bytes=counts.bytes,
+            waiting_files=counts.waiting_files,
         )
         for counts in (used, limits)
     ]

@@ -36,6 +36,8 @@ from antiphon.retrieval.base import (
     ChunkInput,
     DocumentInfo,
     DocumentState,
+    IndexLimits,
+    IndexUsage,
     KnowledgeIndex,
     SizeUnit,
     TableInfo,
@@ -124,6 +126,8 @@ class IngestDependencies(Struct, frozen=True):
     clock: Clock
     origin: Origin
     """The origin of the jobs' embedding calls, for the ledger."""
+    limits: IndexLimits
+    """The limits of one project."""
     pause: float = FIRST_PAUSE_S
     """Seconds before the second attempt."""
     search_interval: float = SEARCH_INTERVAL_S
@@ -152,6 +156,7 @@ class DocumentJobs:
 
     def __init__(self, dependencies: IngestDependencies, group: asyncio.TaskGroup) -> None:
         self.reader = dependencies.reader
+        self.limits = dependencies.limits
         self._dependencies = dependencies
         self._group = group
         self._turns = JobTurns()
@@ -163,7 +168,8 @@ class DocumentJobs:
         self, table: TableInfo, upload: FileUpload, context: Context, *, wait: bool = False
     ) -> DocumentInfo:
         """Stores a file and starts its job. `wait`: returns when the document is READY, and raises the error
-        of a file that cannot be read."""
+        of a file that cannot be read. Raises KnowledgeLimitReached if the project has no room for the
+        file."""
         require_file_name(upload.name)
         self.reader.require_readable(upload.name, upload.media_type)
         if not upload.content:
@@ -173,7 +179,7 @@ class DocumentJobs:
         dependencies, model = self._dependencies, table.settings.embedding_model
         if model is not None:
             await dependencies.models.find(model, context.actor)
-        await asyncio.to_thread(dependencies.uploads.store, order, upload.content)
+        await self._store(order, upload.content)
         try:
             document = await dependencies.index.begin_document(order.project, order.table, order.document)
         except BaseException:
@@ -184,9 +190,18 @@ class DocumentJobs:
             await asyncio.to_thread(dependencies.uploads.remove, order.id)
             return document
         if not dependencies.uploads.is_complete(order.id):  # an earlier job failed and removed the upload
-            await asyncio.to_thread(dependencies.uploads.store, order, upload.content)
+            await self._store(order, upload.content)
         job = self.start(order)
         return await self._wait(order, document, job) if wait else document
+
+    async def _store(self, order: UploadOrder, content: bytes) -> None:
+        """Stores a file, if the project has room for it."""
+        stored = await self._dependencies.index.count_usage(order.project)
+        await asyncio.to_thread(self._dependencies.uploads.store, order, content, stored.bytes, self.limits)
+
+    async def count_waiting(self, project: str) -> IndexUsage:
+        """Returns the number and the bytes of the files of a project that are not in the index yet."""
+        return await asyncio.to_thread(self._dependencies.uploads.count_waiting, project)
 
     def start(self, order: UploadOrder) -> "asyncio.Future[DocumentInfo | None]":
         """Starts the job of an upload, unless this process runs it already. Returns the future result, which

@@ -26,6 +26,7 @@ from antiphon.retrieval.base import (
     TableInfo,
     TableSettings,
     TextChunk,
+    add_usage,
 )
 from antiphon.retrieval.knowledge import (
     AutomaticModel,
@@ -52,14 +53,10 @@ from antiphon.store.base import TenancyStore
 class KnowledgeService:
     """Implements `KnowledgeTables` in one HTTP process, with the rights of each caller."""
 
-    def __init__(
-        self, index: KnowledgeIndex, models: EmbeddingModels, jobs: DocumentJobs, limits: IndexLimits
-    ) -> None:
-        """`limits`: the maximum sizes of one project's tables, which `count_usage` returns."""
+    def __init__(self, index: KnowledgeIndex, models: EmbeddingModels, jobs: DocumentJobs) -> None:
         self._index = index
         self._models = models
         self._jobs = jobs
-        self._limits = limits
 
     @property
     def max_file_bytes(self) -> int:
@@ -136,7 +133,8 @@ class KnowledgeService:
         await self._index.delete_table(actor.project, table)
 
     async def count_usage(self, actor: Actor) -> tuple[IndexUsage, IndexLimits]:
-        return await self._index.count_usage(actor.project), self._limits
+        stored = await self._index.count_usage(actor.project)
+        return add_usage(stored, await self._jobs.count_waiting(actor.project)), self._jobs.limits
 
     # --- documents ------------------------------------------------------------------------------------------
 

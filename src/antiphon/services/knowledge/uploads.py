@@ -1,5 +1,6 @@
 """Uploaded files that are not in the index yet. They stay on the disk when the process ends.
 
+    <directory>/<id>.begun   the order of a file that is being stored; it reserves the file's bytes
     <directory>/<id>.data    the file
     <directory>/<id>.json    the order, which tells how to read the file; it is written last
     <directory>/<id>.note    why the document waits for its model
@@ -20,14 +21,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from antiphon.domain.values import Struct, asdict, replace
-from antiphon.errors import KnowledgeUnavailable
-from antiphon.retrieval.base import DocumentInput, SizeUnit
+from antiphon.errors import KnowledgeLimitReached, KnowledgeUnavailable
+from antiphon.retrieval.base import DocumentInput, IndexLimits, IndexUsage, SizeUnit
 from antiphon.retrieval.knowledge import ChunkSizes
 
 UPLOADS = "uploads"
 """The folder of uploaded files in the knowledge directory."""
 
-DATA, ORDER, NOTE, PARTIAL = ".data", ".json", ".note", ".part"
+DATA, ORDER, NOTE, BEGUN, PARTIAL = ".data", ".json", ".note", ".begun", ".part"
 
 LONGEST_NOTE = 1000
 """The most characters of a note. Longer notes are cut."""
@@ -88,28 +89,92 @@ def make_id(project: str, table: str, digest: str) -> str:
     return sha256(json.dumps([project, table, digest]).encode()).hexdigest()[:32]
 
 
+def _encode_order(order: UploadOrder) -> bytes:
+    return json.dumps(asdict(order)).encode()
+
+
 class UploadFolder:
     """The folder of all uploads. Methods take the id of an upload. They block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._waiting: dict[str, UploadOrder] = {}
+        """The orders that the last count found, by id. They do not change, so each is read once."""
 
     def get_path(self, upload_id: str) -> Path:
         return self._directory / (upload_id + DATA)
 
-    def store(self, order: UploadOrder, content: bytes) -> None:
-        """Writes a file and then its order to the disk. Does not overwrite files that exist. Raises
-        KnowledgeUnavailable."""
+    def store(self, order: UploadOrder, content: bytes, stored_bytes: int, limits: IndexLimits) -> None:
+        """Reserves the bytes of a file, writes it to the disk, and completes its order. Does not overwrite
+        files that exist. `stored_bytes`: what the project stores besides waiting files. Raises
+        KnowledgeLimitReached if the project has no room, and KnowledgeUnavailable."""
+        begun, complete = (self._directory / (order.id + suffix) for suffix in (BEGUN, ORDER))
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._write(self.get_path(order.id), content)
-            self._write(self._directory / (order.id + ORDER), json.dumps(asdict(order)).encode())
+            self._reserve(order, stored_bytes, limits)
+            try:
+                self._write(self.get_path(order.id), content)
+                self._write(complete, _encode_order(order))
+            finally:
+                begun.unlink(missing_ok=True)
         except OSError as problem:
             reason = "is full" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
             raise KnowledgeUnavailable(
                 f"the disk of the knowledge tables {reason}, and the file was not stored: tell the operator",
                 cause=problem.strerror,
             ) from None
+
+    def _reserve(self, order: UploadOrder, stored_bytes: int, limits: IndexLimits) -> None:
+        """Writes the order of a file that is being stored, so that it counts from now on, for every process.
+        Raises KnowledgeLimitReached if the project has no room for the file."""
+        with self._lock_directory():
+            orders = self._list_waiting(order.project)
+            if any(other.id == order.id for other in orders):
+                return
+            if len(orders) >= limits.waiting_files:
+                raise KnowledgeLimitReached(
+                    f"{limits.waiting_files:,} files of this project wait to be read, which is the most: "
+                    "wait until some are ready, or remove some documents",
+                    param="file",
+                )
+            waiting_bytes = sum(other.bytes for other in orders)
+            if stored_bytes + waiting_bytes + order.bytes > limits.bytes:
+                raise KnowledgeLimitReached(
+                    f"the file has {order.bytes:,} bytes, and this project can keep {limits.bytes:,}: its "
+                    f"tables have {stored_bytes:,}, and files that wait to be read {waiting_bytes:,}. Wait "
+                    "until they are ready, remove some documents, or ask the operator for a higher limit",
+                    param="file",
+                )
+            self._write(self._directory / (order.id + BEGUN), _encode_order(order))
+
+    def count_waiting(self, project: str) -> IndexUsage:
+        """Returns the number and the bytes of the files of a project that are stored or being stored."""
+        sizes = [order.bytes for order in self._list_waiting(project)]
+        return IndexUsage(bytes=sum(sizes), waiting_files=len(sizes))
+
+    def _list_waiting(self, project: str) -> list[UploadOrder]:
+        """Returns the orders of a project's files that are stored or being stored."""
+        known = self._waiting
+        waiting: dict[str, UploadOrder] = {}
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._directory):
+                id_, suffix = os.path.splitext(name)
+                if suffix in (ORDER, BEGUN):
+                    order = known.get(id_) or self.read_order(id_) or self.read_order(id_, BEGUN)
+                    if order is not None:
+                        waiting[id_] = order
+        self._waiting = waiting
+        return [order for order in waiting.values() if order.project == project]
+
+    @contextmanager
+    def _lock_directory(self) -> Iterator[None]:
+        """Excludes other reservations, also those of other processes."""
+        folder = os.open(self._directory, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _write(self, path: Path, content: bytes) -> None:
         """Creates a file with its complete content, unless it exists."""
@@ -145,10 +210,10 @@ class UploadFolder:
         orders = [self.read_order(id_) for _, id_ in sorted(dated, reverse=True)]
         return [order for order in orders if order is not None]
 
-    def read_order(self, upload_id: str) -> UploadOrder | None:
+    def read_order(self, upload_id: str, suffix: str = ORDER) -> UploadOrder | None:
         """Returns an order; None if it is missing or unreadable."""
         try:
-            fields = json.loads((self._directory / (upload_id + ORDER)).read_bytes())
+            fields = json.loads((self._directory / (upload_id + suffix)).read_bytes())
             return replace(UploadOrder(**fields), uploader=Uploader(**fields["uploader"]))
         except (OSError, ValueError, TypeError, KeyError):
             return None
