@@ -1,17 +1,19 @@
 """What is installed is what was locked, and nothing of it runs when Python starts."""
 
+import ast
 import json
 import re
+import sys
 import sysconfig
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.architecture.source import ROOT, SRC, expect_none
+from tests.architecture.source import ROOT, SRC, Module, expect_none, imports, modules
 
 LOCKS = ROOT / "requirements"
 ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==([a-z0-9.!+-]+)( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
@@ -21,6 +23,12 @@ CLIENTS = ("fireworks", "fireworks-client", "jamai", "sgp", "sdks", "pydantic-ai
 
 # Each with its reason, and only as long as it holds paths and no code.
 PATH_FILES = {"antiphon.pth": "the editable install: the project's own src"}
+
+DOCUMENTED = {
+    "msgspec": "its Struct is made to be subclassed",
+    "jinja2": "extensions, environments and visitors are its documented interface",
+}
+"""Packages whose classes can be extended under any release."""
 
 
 def entries(lock: str) -> list[str]:
@@ -48,6 +56,24 @@ def unmet(requirements: list[str], lock: str) -> Iterator[str]:
         versions = locked.get(canonicalize_name(requirement.name), set())
         if not versions or not all(requirement.specifier.contains(version) for version in versions):
             yield f"{requirement} is locked at {versions or 'nothing'}: run `make lock`"
+
+
+def opened(module: Module) -> Iterator[str]:
+    """The packages whose insides a module depends on: it extends their classes, or imports private names."""
+    for _, target in imports(module):
+        if any(part.startswith("_") for part in target.split(".")[1:]):
+            yield target.partition(".")[0]
+    tops = {target.rpartition(".")[2]: target.partition(".")[0] for _, target in imports(module)}
+    for node in module.nodes:
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            yield tops.get(ast.unparse(base).partition(".")[0].partition("[")[0], "")
+
+
+def unbounded(used: Iterable[str], requirements: list[str]) -> Iterator[str]:
+    asked = {canonicalize_name(each.name): each.specifier for each in map(Requirement, requirements)}
+    for package in sorted(set(used) & asked.keys() - DOCUMENTED.keys() - sys.stdlib_module_names):
+        if not any(each.operator in ("<", "<=", "==", "~=") for each in asked[package]):
+            yield f"{package} is extended in src, so pyproject.toml must cap its version"
 
 
 def loose_npm(lock: dict[str, Any]) -> Iterator[str]:
@@ -93,6 +119,18 @@ def test_the_locks_hold_what_the_project_asks_for():
         expect_none(unmet(requirements, _lock(extra)))
     assert groups["build"] == project["build-system"]["requires"]
     assert groups["native"] == project["project"]["optional-dependencies"]["native"]
+
+
+def test_packages_whose_insides_are_extended_have_an_upper_bound():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    used = [package for module in modules() for package in opened(module)]
+    assert {"uvicorn", "aiohttp"} <= set(used)
+    extras = [each for listed in project["optional-dependencies"].values() for each in listed]
+    expect_none(unbounded(used, project["dependencies"] + extras))
+    assert list(unbounded(["rich", "msgspec"], ["rich>=15", "msgspec>=0.22"])) == [
+        "rich is extended in src, so pyproject.toml must cap its version"
+    ]
+    assert list(unbounded(["rich"], ["rich>=15,<16"])) == []
 
 
 def test_the_runtime_is_tested_in_the_versions_it_is_served_with():
