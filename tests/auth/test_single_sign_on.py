@@ -2,7 +2,9 @@
 
 import base64
 import json
+import re
 import time
+from pathlib import Path
 
 import jwt
 import pytest
@@ -155,13 +157,48 @@ async def test_what_is_no_such_token_is_left_to_others(world, token):
         {"email": "\u200b"},
         {"email": "stranger@example.org"},
         {"email_verified": False},
+        {"email_verified": "False"},
+        {"email_verified": "no"},
+        {"email_verified": "True"},
+        {"email_verified": 0},
+        {"email_verified": 1},
+        {"email_verified": ""},
+        {"email_verified": [True]},
     ],
-    ids=lambda changes: "-".join(f"{name}={str(value)[:30]}" for name, value in changes.items()),
+    ids=lambda changes: "-".join(f"{name}={value!r:.30}" for name, value in changes.items()),
 )
 async def test_a_token_with_other_claims_is_refused(world, changes):
     await world.add()
     assert (await world.verify(world.token())).user
     assert await world.refused(world.token(**changes))
+
+
+@pytest.mark.parametrize("verified", [True, "true"])
+async def test_a_verified_address_is_accepted(world, verified):
+    await world.add()
+    assert (await world.verify(world.token(email_verified=verified))).user
+
+
+async def test_an_address_whose_verification_is_null_is_refused(world):
+    await world.add()
+    claims = jwt.decode(world.token(), options={"verify_signature": False}) | {"email_verified": None}
+    key = world.issuer.keys[0]
+    assert await world.refused(jwt.encode(claims, key.private, key.algorithm, {"kid": key.kid}))
+
+
+async def test_only_ascii_letters_are_compared_without_their_case(world):
+    mike = await world.add("mike")
+    world.sign_on(add_users=True)
+    assert (await world.verify(world.token(email="MIKE@Example.ORG"))).user == mike.id
+    for address in ("mi\u212ae@example.org", "mike@example.or\u0261", "mi\u212ae@EXAMPLE.org"):
+        with pytest.raises(PermissionDenied, match="not a member of any project"):
+            await world.verify(world.token(email=address))
+    added = {user.email for user in world.changes.directory.users} - {"mike@example.org"}
+    assert added == {"mi\u212ae@example.org", "mike@example.or\u0261"}
+    await world.tenants.change_user(OPERATOR, mike.id, lambda each: replace(each, email="\xc4nn@Example.org"))
+    assert (await world.verify(world.token(email="\xc4NN@example.ORG"))).user == mike.id
+    with pytest.raises(PermissionDenied):
+        await world.verify(world.token(email="\xe4nn@example.org"))
 
 
 def encoded(claims):
@@ -383,3 +420,11 @@ async def test_tokens_that_were_proved_are_remembered_up_to_a_bound(world, monke
     for number in range(20):
         assert await world.verify(world.token(sub=str(number)))
     assert len(world.verifier._token_cache._cache) == 8
+
+
+def test_the_page_has_every_cause_of_a_refusal():
+    page = (Path(__file__).parents[2] / "docs" / "single-sign-on.md").read_text("utf-8")
+    causes = [cause for _, cause in single_sign_on.REFUSAL_CAUSES]
+    code = Path(single_sign_on.__file__).read_text("utf-8")
+    causes += re.findall(r'_refuse\(f?"([^"{]+)', code)
+    assert len(causes) >= 12 and [cause for cause in causes if f"| {cause}" not in page] == []

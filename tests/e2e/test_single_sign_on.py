@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from antiphon.auth.base import REFUSAL
 from tests.e2e.test_refused_starts import refused
-from tests.support.oidc_issuer import Issuer
+from tests.support.oidc_issuer import Issuer, SigningKey
 from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
@@ -79,13 +81,33 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
         guest = {"x-api-key": issuer.token(time.time(), email="guest@example.org", groups=["guests"])}
         assert client.get("/v1/models", headers=guest).status_code == 200
         assert client.post("/v1/chat/completions", json=CHAT, headers=guest).status_code == 403
-        for bad in (
-            issuer.token(time.time(), aud="others"),
-            issuer.token(time.time() - 7200),
-            token[:-8] + "AAAAAAAA",
-        ):
-            answer = client.post("/v1/chat/completions", json=CHAT, headers={"x-api-key": bad})
+        stranger = SigningKey("one")
+        bad = {
+            "the token has another audience than oidc.audience: 'others'": {"aud": "others"},
+            "the token has expired": {"now": time.time() - 7200},
+            "no key of the issuer made the token's signature": {"key": stranger},
+            "the issuer has no key with the id in the token's header": {"headers": {"kid": "two"}},
+            "the token has no email address in the claim email": {"email": None},
+            "the token's email address is not verified: email_verified is not true": {
+                "email_verified": "False"
+            },
+        }
+        for cause, changes in bad.items():
+            wrong = issuer.token(changes.pop("now", time.time()), **changes)
+            answer = client.post("/v1/chat/completions", json=CHAT, headers={"x-api-key": wrong})
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert answer.json()["error"]["message"] == REFUSAL
+            id_ = answer.headers["x-request-id"]
+            wait_until(lambda id_=id_: id_ in str(server.records("refused")), what="the log has it")
+            (said,) = (each for each in server.records("refused") if each["request_id"] == id_)
+            assert said["cause"] == cause
+        no = {"x-api-key": issuer.token(time.time(), email_verified="no")}
+        assert client.get("/v1/models", headers=no).status_code == 401
+        kelvin = issuer.token(time.time(), email="\u212aarl@example.org", groups=["ml-team"])
+        client.post("/admin/v1/users", json={"name": "K", "email": "Karl@Example.org"}, headers=admin)
+        assert client.get("/v1/models", headers={"x-api-key": kelvin}).status_code == 200
+        emails = [each["email"] for each in client.get("/admin/v1/users", headers=admin).json()["data"]]
+        assert emails.count("karl@example.org") == emails.count("\u212aarl@example.org") == 1
         client.patch(f"/admin/v1/users/{user['id']}", json={"disabled": True}, headers=admin)
         assert client.get("/v1/models", headers={"x-api-key": token}).status_code == 401
         said = "\n".join(server.lines)

@@ -77,7 +77,9 @@ class Keyring:
         Unix seconds. Raises the errors of `verify`."""
         key = Key(user, KeyKind.ACCESS_TOKEN, "", 0, user, user=user, expires=until)
         if not self._is_valid(key):
-            raise AuthenticationFailed(REFUSAL)
+            raise AuthenticationFailed(
+                REFUSAL, cause="the token's user is disabled, or the token has expired"
+            )
         return self._build_user(key, scope)
 
     def find_actor(self, id_: str, project: str, user: str | None) -> Actor | None:

@@ -22,7 +22,7 @@ import jwt
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User
+from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User, fold_email
 from antiphon.domain.values import Struct
 from antiphon.errors import AuthenticationFailed, Conflict, IssuerUnavailable, NotFound
 from antiphon.settings.server import is_loopback
@@ -194,6 +194,26 @@ MAX_CACHED_TOKENS = 4096
 TOKEN_ERRORS = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 """The errors that malformed tokens cause."""
 
+REFUSAL_CAUSES: tuple[tuple[type[Exception], str], ...] = (
+    (jwt.ExpiredSignatureError, "the token has expired"),
+    (jwt.ImmatureSignatureError, "the token is not valid yet: its nbf or iat is in the future"),
+    (jwt.InvalidAudienceError, "the token has another audience than oidc.audience"),
+    (jwt.InvalidIssuerError, "the token has another issuer than oidc.issuer"),
+    (jwt.MissingRequiredClaimError, "the token lacks one of the claims exp, iss and aud"),
+    (jwt.InvalidAlgorithmError, "the token's algorithm is not one of oidc.algorithms, or not its key's"),
+    (jwt.InvalidSignatureError, "no key of the issuer made the token's signature"),
+    (Exception, "the token is malformed"),
+)
+"""The cause that the log gets, by the error's type: the first one that fits."""
+
+MAX_LOGGED_CLAIM_LENGTH = 200
+
+
+def _refuse(cause: str) -> AuthenticationFailed:
+    """Builds the error of a refused token. Only the log gets the cause."""
+    return AuthenticationFailed(REFUSAL, cause=cause)
+
+
 ISSUER = Actor(ActorKind.ADMIN, "single-sign-on", rights=EVERY_RIGHT)
 """The actor that the audit names for changes that tokens cause."""
 
@@ -217,7 +237,7 @@ class TokenIdentity(Struct, frozen=True):
     """The user of a token, and the token's times."""
 
     address: str
-    """Email address, in lower case."""
+    """Email address, in the form of `fold_email`."""
     name: str
     roles: Mapping[str, ProjectRole]
     """Roles by project, from the user's groups."""
@@ -239,16 +259,17 @@ class ClaimReader(Struct, frozen=True):
         """The projects with group rules."""
         return frozenset(rule.project for rule in self.rules)
 
-    def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
-        """Returns the user of a token; None if the claims contain no valid address, an unverified address, or
-        no valid expiry. `leeway`: seconds that are added to the expiry."""
+    def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity:
+        """Returns the user of a token. Raises AuthenticationFailed if the claims contain no valid address, an
+        unverified address, or no valid expiry. `leeway`: seconds that are added to the expiry."""
         address, until = read_claim(claims, self.user_claim), claims.get("exp")
         if not isinstance(address, str) or len(address) > MAX_ADDRESS_LENGTH or not _is_name(address):
-            return None
-        if claims.get("email_verified") in (False, "false"):
-            return None
+            raise _refuse(f"the token has no email address in the claim {self.user_claim}")
+        is_verified = claims.get("email_verified", True)
+        if is_verified is not True and is_verified != "true":  # issuers also write "False", "no", 0 and null
+            raise _refuse("the token's email address is not verified: email_verified is not true")
         if not isinstance(until, int | float) or not 0 <= until < MAX_EXPIRY:
-            return None
+            raise _refuse("the token's claim exp is not a time")
         name, issued = claims.get("name"), claims.get("iat")
         display_name = (
             name[:MAX_NAME_LENGTH] if isinstance(name, str) and _is_name(name[:MAX_NAME_LENGTH]) else address
@@ -256,7 +277,7 @@ class ClaimReader(Struct, frozen=True):
         groups = read_claim(claims, self.groups_claim)
         issued_at = float(issued) if isinstance(issued, int | float) else 0.0
         return TokenIdentity(
-            address.lower(),
+            fold_email(address),
             display_name[:MAX_NAME_LENGTH],
             self._assign_roles(groups),
             until + leeway,
@@ -352,8 +373,11 @@ class TokenVerificationCache:
         """Verifies a token's signature and claims, and returns its user. Raises AuthenticationFailed."""
         requirements = self._requirements
         try:
-            key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))
-            claims = key and jwt.decode(
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = await self._keys.find(kid)
+            if key is None:
+                raise _refuse("the issuer has no key with the id in the token's header")
+            claims = jwt.decode(
                 token,
                 key,
                 algorithms=list(requirements.algorithms),
@@ -362,12 +386,15 @@ class TokenVerificationCache:
                 leeway=requirements.leeway,
                 options={"require": ["exp", "iss", "aud"]},
             )
-            identity = self._reader.read_identity(claims, requirements.leeway) if claims else None
-        except TOKEN_ERRORS:
-            identity = None
-        if identity is None:
-            raise AuthenticationFailed(REFUSAL)
-        return identity
+        except TOKEN_ERRORS as problem:
+            cause = next(text for type_, text in REFUSAL_CAUSES if isinstance(problem, type_))
+            if isinstance(problem, jwt.InvalidAudienceError | jwt.InvalidIssuerError):
+                # Its signature is valid, so the issuer wrote what stands in it.
+                claim = "aud" if isinstance(problem, jwt.InvalidAudienceError) else "iss"
+                value = jwt.decode(token, options={"verify_signature": False}).get(claim)
+                cause += f": {value!r:.{MAX_LOGGED_CLAIM_LENGTH}}"
+            raise _refuse(cause) from None
+        return self._reader.read_identity(claims, requirements.leeway)
 
 
 class Accounts(Protocol):
@@ -422,7 +449,7 @@ class SingleSignOn:
     async def _create_user(self, identity: TokenIdentity) -> User:
         """Adds the user of a token to the store. Raises AuthenticationFailed if users are not added."""
         if not self._add_users:
-            raise AuthenticationFailed(REFUSAL)
+            raise _refuse("no user has the token's email address, and oidc.add_users is off")
         try:
             return await self._accounts.add_user(ISSUER, identity.name, identity.address, "")
         except Conflict:  # another request has just added the user

@@ -17,7 +17,7 @@ from antiphon.cli.output import (
     note,
 )
 from antiphon.domain.limits import Subject
-from antiphon.domain.tenancy import DEFAULT_PROJECT
+from antiphon.domain.tenancy import DEFAULT_PROJECT, fold_email
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError
 
@@ -58,7 +58,9 @@ class ObjectKind(Struct, frozen=True):
             return True
         values = {name: row.get(name) for name in self.fields}
         return any(
-            value == (text.lower() if name == "email" else text) for name, value in values.items() if value
+            value == (fold_email(text) if name == "email" else text)
+            for name, value in values.items()
+            if value
         )
 
     def describe(self, row: JsonObject) -> str:

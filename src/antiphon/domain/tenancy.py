@@ -89,10 +89,19 @@ class User(Struct, frozen=True):
     name: str
     created: int
     email: str | None = None
-    """Unique."""
+    """Unique, in the form of `fold_email`."""
     disabled: int | None = None
     """The time from which the user's keys are refused; None if the user is not disabled."""
     note: str = ""
+
+
+ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
+
+def fold_email(address: str) -> str:
+    """Returns an email address in the form in which addresses are compared: ASCII letters in lower case.
+    Other letters stay, because Unicode folds some to an ASCII letter, such as the Kelvin sign to k."""
+    return address.translate(ASCII_LOWER)
 
 
 class Membership(Struct, frozen=True):

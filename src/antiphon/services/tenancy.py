@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.tenancy import AuditEntry, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.tenancy import (
+    AuditEntry,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    User,
+    fold_email,
+)
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue, NotFound
 from antiphon.services.changes import DirectoryChanges, replace_by_id
@@ -99,7 +108,7 @@ class TenancyService:
         return await self._changes.apply(update)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
-        """Adds a user. Only for the operator. The email address is stored in lower case."""
+        """Adds a user. Only for the operator. The email address is stored in the form of `fold_email`."""
         require_admin(actor)
         user = _normalize_email(
             User(self._changes.make_id("user"), name, self._changes.now(), email, note=note)
@@ -348,8 +357,8 @@ class TenancyService:
 
 
 def _normalize_email(user: User) -> User:
-    """Returns the user with the email address in lower case, because addresses are compared in lower case."""
-    return user if user.email is None else replace(user, email=user.email.lower())
+    """Returns the user with the email address in the form in which addresses are compared."""
+    return user if user.email is None else replace(user, email=fold_email(user.email))
 
 
 class AccessTokens:
