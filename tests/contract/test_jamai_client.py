@@ -3,15 +3,18 @@ every answer by itself. Every parameter of the page that it can send."""
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
+import httpx2
 import pytest
 
 from antiphon.dialects.common.product_pages import JAMAI
 from antiphon.domain.values import replace
 from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
-from tests.e2e.furnished import Place, furnished
+from tests.e2e.furnished import Place, bearer, furnished
+from tests.e2e.wire import Wire
 from tests.support.docs import ROOT, list_code_blocks
 from tests.support.knowledge_tables import SEA, fill_table
 from tests.support.model_files import write_reranker
@@ -332,3 +335,36 @@ def test_projects_health_and_tokens(base: Base, place: Place) -> None:
     assert read_error(refused)[0] == "AuthorizationError"
     (service,) = base.call(("users.list_pats", {}))
     assert read_error(service)[0] == "ForbiddenError"
+
+
+def test_a_token_for_several_projects_needs_no_header(base: Base, place: Place) -> None:
+    with closing(Wire(place.server.url)) as wire:
+        user = place.admin(wire, "POST", "users", name="Eve")["id"]
+        older, newer = (place.admin(wire, "POST", "projects", name=name)["id"] for name in ("older", "newer"))
+        for project in (newer, older):
+            place.admin(wire, "PUT", f"projects/{project}/members/{user}", role="member")
+        _, token = place.made(wire, kind="access_token", user=user, project=None)
+    eve = replace(base, key=token)
+    new: Any = {"$type": "ProjectKeyCreate", "name": "newer", "project_id": newer}
+    (made,) = eve.call(("users.create_pat", {"body": new}))
+    bound = replace(base, key=made["answer"]["id"])
+    for caller in (eve, bound):
+        for project in ("default", ""):
+            assert replace(caller, project=project).texts(SHORT)[0]
+    assert replace(eve, project=newer).texts(SHORT)[0]
+    (refused,) = replace(bound, project=older).chat(SHORT)
+    assert read_error(refused)[0] == "AuthorizationError"
+
+    def ask(caller: Base, **headers: str) -> Any:
+        body = {"model": "cantor", "messages": HELLO, "max_tokens": 1, "stream": "stream" in headers}
+        path = caller.url + "/jamai/api/v1/chat/completions"
+        return httpx2.post(path, json=body, headers=bearer(caller.key) | headers, timeout=60)
+
+    chosen = "x-antiphon-project"
+    for headers in ({}, {"X-PROJECT-ID": ""}, {"X-PROJECT-ID": "default"}, {"stream": "yes"}):
+        answer = ask(eve, **headers)
+        assert (answer.status_code, answer.headers[chosen]) == (200, older), headers
+    assert ask(eve, **{"X-PROJECT-ID": newer}).headers.get(chosen) is None
+    assert ask(bound, **{"X-PROJECT-ID": "default"}).headers[chosen] == newer
+    elsewhere = httpx2.get(base.url + "/v1/models", headers=bearer(token))
+    assert (elsewhere.status_code, elsewhere.json()["error"]["param"]) == (400, "x-project-id")

@@ -16,6 +16,9 @@ class RequestedScope(Value, frozen=True):
 
     project: str | None = None
     user: str | None = None
+    takes_oldest: bool = False
+    """Whether a token acts in the oldest of its user's projects if the request names none and the user has
+    several."""
 
 
 NO_SCOPE = RequestedScope()

@@ -156,7 +156,7 @@ class Keyring:
         user = key.user or ""
         if scope.user not in (None, user):
             raise PermissionDenied("this token belongs to another user", param="x-user-id")
-        project = self._choose_project(key, user, scope.project)
+        project = self._choose_project(key, user, scope)
         role = self._index.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is not a member of the project {project}", param="x-project-id")
@@ -164,10 +164,11 @@ class Keyring:
         is_bound = key.project is not None
         return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, is_bound, key.expires)
 
-    def _choose_project(self, key: Key, user: str, requested: str | None) -> str:
-        """Returns the project in which a token acts. `requested`: the project that the request names. Raises
-        PermissionDenied if the token does not allow it, and MissingParameter if the request names none and
-        the user has several projects."""
+    def _choose_project(self, key: Key, user: str, scope: RequestedScope) -> str:
+        """Returns the project in which a token acts. Raises PermissionDenied if the token does not allow the
+        requested one, and MissingParameter if the request names none, the user has several projects, and the
+        scope does not take the oldest."""
+        requested = scope.project
         if key.project is not None:
             if requested not in (None, key.project):
                 raise PermissionDenied("this token is for another project", param="x-project-id")
@@ -182,13 +183,13 @@ class Keyring:
         projects = self._index.list_projects(user)
         if not projects:
             raise PermissionDenied("the user is not a member of any project", param="x-project-id")
-        if len(projects) > 1:
+        if len(projects) > 1 and not scope.takes_oldest:
             raise MissingParameter(
                 f"the user is a member of several projects ({', '.join(sorted(projects)[:8])}); name one in "
                 "the header X-PROJECT-ID",
                 param="x-project-id",
             )
-        return projects[0]
+        return min(projects, key=lambda id_: (self._index.projects[id_].created, id_))
 
 
 SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")

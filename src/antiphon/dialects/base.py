@@ -70,6 +70,9 @@ class Request(Struct):
     client: str | None = None
     """The caller's address, if it is known."""
     actor: Actor = LOCAL_ANONYMOUS
+    chosen_project: str | None = None
+    """The project that the server chose because the request named none that the key can use. A header of the
+    answer names it."""
     path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """The values of the placeholders in the endpoint's path."""
     body: bytes = b""
@@ -449,6 +452,7 @@ class DialectDefaults:
     """Methods that are the same in most dialects."""
 
     placeholder_project: str | None = None
+    chooses_project = False
 
     def get_status(self, error: AntiphonError) -> int:
         """Returns the error's own status."""
@@ -482,6 +486,10 @@ class Dialect(Protocol):
     def placeholder_project(self) -> str | None:
         """The project that the product's clients send if their user has chosen no project. A key that cannot
         use this project then acts in its own project. None if the clients send no such project."""
+
+    @property
+    def chooses_project(self) -> bool:
+        """Whether a user with several projects may name none: the request then acts in the oldest one."""
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         """Returns the body of an error response. `request`: None if the request could not be read."""

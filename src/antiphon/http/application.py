@@ -68,6 +68,10 @@ class ResponseState:
         """Whether the response has begun."""
         return self.status is not CLIENT_LEFT
 
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Adds a header to the response. Call it before the response begins."""
+        self._headers.append((name, value))
+
     async def send(self, message: Message) -> None:
         """Sends an ASGI message. Adds the common headers to the message that starts the response."""
         if message["type"] == "http.response.start":
@@ -113,6 +117,8 @@ class Application:
             match = self.routes.find(method, path)
             right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
             request.actor = await self._authenticator.authenticate(request, right)
+            if request.chosen_project is not None:
+                response.add_header(b"x-antiphon-project", request.chosen_project.encode())
             if match is None:
                 raise self._build_not_found(method, path)
             request.path_params = match.params

@@ -15,7 +15,13 @@ from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
 from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.values import replace
-from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
+from antiphon.errors import (
+    AuthenticationFailed,
+    InvalidValue,
+    MissingParameter,
+    PermissionDenied,
+    RequestError,
+)
 from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
 
@@ -163,13 +169,19 @@ class Authenticator:
             raise AuthenticationFailed(REFUSAL)
         try:
             return await self._find_actor(token, requested_scope)
-        except PermissionDenied as error:
+        except (PermissionDenied, MissingParameter) as error:
             # Some products' clients send a fixed project id by default. If the caller has no project with
-            # this id, the id means the key's own project.
-            is_placeholder = requested_scope.project == self._get_dialect(request.path).placeholder_project
-            if requested_scope.project is None or not is_placeholder or error.param != PROJECT_PARAMETER:
+            # this id, the id means the key's own project. Some products let users with several projects name
+            # none.
+            dialect, project = self._get_dialect(request.path), requested_scope.project
+            is_placeholder = project == dialect.placeholder_project
+            may_choose = is_placeholder if project is not None else dialect.chooses_project
+            if not may_choose or error.param != PROJECT_PARAMETER:
                 raise
-        return await self._find_actor(token, replace(requested_scope, project=None))
+        own_scope = replace(requested_scope, project=None, takes_oldest=dialect.chooses_project)
+        actor = await self._find_actor(token, own_scope)
+        request.chosen_project = actor.project
+        return actor
 
     async def _find_actor(self, token: str, requested_scope: RequestedScope) -> Actor:
         """Asks the verifiers in order, and returns the actor of the first one that knows the token. Raises

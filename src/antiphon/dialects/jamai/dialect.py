@@ -68,6 +68,7 @@ class Jamai(DialectDefaults):
     name = DIALECT
     prefix = "/jamai"
     placeholder_project = DEFAULT_PROJECT
+    chooses_project = True
 
     def __init__(
         self,
