@@ -278,6 +278,7 @@ def test_a_response_format_that_contradicts_itself_is_named(asked, error, param)
 # --- images ---
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
+GIF = "data:image/gif;base64,AAAA"
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,9 @@ def test_no_images_are_fine(prompt, images):
         (["<image>", "b"], [[IMAGE]], "images must hold a list for each prompt, of which there are 2"),
         ("<image>", [[IMAGE], [IMAGE]], "images must be one list for one prompt"),
         ("<image>", [[IMAGE], IMAGE], "images must hold only texts or only lists of texts"),
+        ([1, 2], [IMAGE], "images needs a prompt that is a text with <image>"),
     ],
-    ids=range(8),
+    ids=range(9),
 )  # fmt: skip
 def test_images_that_do_not_match_their_places_get_own_message(prompt, images, sentence):
     refused = refusal(TEXT, prompt=prompt, images=images)
@@ -309,14 +311,35 @@ def test_images_that_do_not_match_their_places_get_own_message(prompt, images, s
 
 
 @pytest.mark.parametrize(
-    ("prompt", "images"),
-    [("<image> and <image>", [IMAGE, IMAGE]), (["<image>", "b"], [[IMAGE], []]), ([1, 2], [IMAGE])],
-    ids=range(3),
+    ("images", "fields"),
+    [([IMAGE, GIF], ["images[0]", "images[1]"]), ([[IMAGE, GIF]], ["images[0][0]", "images[0][1]"])],
+    ids=range(2),
 )
-def test_images_that_match_are_refused_by_name(prompt, images):
-    refused = refusal(TEXT, prompt=prompt, images=images)
+def test_a_prompt_with_images_is_a_message_with_each_in_its_place(images, fields):
+    (prompt,) = decode(TEXT, prompt="<image>a<image>b", images=images).request.prompts
+    (message,) = prompt.messages
+    first, text, second, end = message.content
+    assert (message.text, text.text, end.text) == ("ab", "a", "b")
+    assert [(image.field, image.media_type) for image in (first, second)] == [
+        (fields[0], "image/png"),
+        (fields[1], "image/gif"),
+    ]
+    assert not prompt.reasoning.shown
+
+
+@pytest.mark.parametrize(
+    ("image", "error"),
+    [("a", InvalidValue), ("data:image/png;base64,A", InvalidValue), ("ftp://a", UnsupportedParameter)],
+)
+def test_an_image_that_is_none_is_named(image, error):
+    refused = refusal(TEXT, prompt="<image>", images=[image])
+    assert isinstance(refused, error) and refused.param == "images[0]"
+
+
+def test_images_of_several_prompts_are_refused_by_name():
+    refused = refusal(TEXT, prompt=["<image>", "b"], images=[[IMAGE], []])
     assert isinstance(refused, UnsupportedParameter) and refused.param == "images"
-    assert "m takes text only" in refused.message
+    assert "a request for each prompt" in refused.message
 
 
 # --- tools ---

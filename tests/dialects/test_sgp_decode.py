@@ -211,6 +211,13 @@ def test_every_response_format(given: Any, kind: ConstraintKind | None):
         assert (None if found is None else found.kind) == kind
 
 
+def test_an_unknown_type_of_a_response_format_is_named():
+    for make in (chat, text):
+        error = refusal(make, response_format={"type": "zz"})
+        assert error.param == "response_format.type" and "got zz" in error.message
+        assert "text, json_object, json_schema" in error.message
+
+
 def test_constraints_exclude_each_other():
     error = refusal(chat, guided_json={}, guided_regex="a")
     assert error.param == "guided_regex"

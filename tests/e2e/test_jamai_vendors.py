@@ -123,6 +123,25 @@ def test_a_model_that_sees_is_chosen_for_an_image(client: httpx2.Client, upstrea
     assert 500 in upstream.requests[-1].body.values() and 9000 not in upstream.requests[-1].body.values()
 
 
+def test_fireworks_images_reach_a_model_that_sees(client: httpx2.Client, upstream: ScriptedUpstream) -> None:
+    path, url = "/fireworks/inference/v1/completions", "data:image/png;base64,AAAA"
+    body = {"model": "seeing", "prompt": "Before <image> after", "images": [url], "max_tokens": 5}
+    for stream in (False, True):
+        reply = client.post(path, json=body | {"stream": stream})
+        assert reply.status_code == 200, reply.text
+        said = json.loads(reply.text.split("\n\n")[0][6:]) if stream else reply.json()
+        assert said["object"] == "text_completion" and said["choices"][0]["text"].startswith(WORDS[0])
+        assert upstream.requests[-1].path.endswith("/chat/completions")
+        (message,) = upstream.requests[-1].body["messages"]
+        assert message["content"] == [
+            {"type": "text", "text": "Before "},
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": " after"},
+        ]
+    refused = client.post(path, json=body | {"model": "whole/fake"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "images[0]")
+
+
 def test_patterns_are_not_listed_and_their_names_are_called(client: httpx2.Client) -> None:
     ids = client.get("/jamai/api/v1/models/ids").json()
     assert ids == ["antiphon/bare", "antiphon/mixed", "antiphon/seeing"]

@@ -42,10 +42,11 @@ CHECKED_AT_ONCE = 1 << 18
 """Characters of base64 that are checked in one step. Other threads can run between two steps."""
 
 
-def read_image(image: ImageUrlShape, field: str, url_field: str = "url") -> MediaContent:
+def read_image(image: ImageUrlShape, field: str, url_field: str | None = "url") -> MediaContent:
     """Reads an image. `field`: the path of the image in the request. `url_field`: the name of the field in it
-    that contains the URL. Raises a RequestError."""
-    scheme, address_field = SCHEME.match(image.url), f"{field}.{url_field}"
+    that contains the URL; None if the image is the URL itself. Raises a RequestError."""
+    scheme = SCHEME.match(image.url)
+    address_field = field if url_field is None else f"{field}.{url_field}"
     if scheme is None:
         raise InvalidValue(
             f"{address_field} must be a data: URL with base64, or an https: address", param=address_field

@@ -85,7 +85,7 @@ FIREWORKS = ProductPage(
         PageRow(
             "images",
             "string[]",
-            difference="their number must be that of the <image> marks of the prompt; then they are refused",
+            difference="a prompt with images becomes a message of the user",
         ),
         PageRow(
             "logprobs",

@@ -16,8 +16,9 @@ from antiphon.dialects.common.constraint_fields import (
 )
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.media import read_image
 from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.request_types import NamedSchema
+from antiphon.dialects.common.request_types import ImageUrlShape, NamedSchema
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, require_known_tool
@@ -31,7 +32,15 @@ from antiphon.dialects.fireworks.wire_types import (
     FireworksCompletionRequest,
     FireworksResponseFormat,
 )
-from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningFieldNames
+from antiphon.domain.messages import Content, Message, Role, TextContent
+from antiphon.domain.request import (
+    Conversation,
+    Overflow,
+    Prompt,
+    RawPrompt,
+    Reasoning,
+    ReasoningFieldNames,
+)
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
@@ -68,7 +77,7 @@ THINKING_FIELD_NAMES = ReasoningFieldNames(
 )
 
 IMAGE_PLACEHOLDER = "<image>"
-"""The placeholder of an image in a prompt."""
+"""The mark of an image's place in a prompt."""
 
 FORMAT_FIELD = "response_format"
 
@@ -86,7 +95,6 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
     field_report = FieldReport(report_unknown)
     accepted_fields = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
     wire = convert(accepted_fields, FireworksCompletionRequest)
-    require_images(wire)
     max_tokens = _read_max_tokens(wire, wire.max_tokens)
     openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
@@ -95,9 +103,14 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
         logprobs=_read_alternatives(wire),
         **_read_same_fields(wire),
     )
+    call = build_text_call(openai_request, field_report.names)
+    prompts = read_images(wire, call.request.prompts)
     relaxed_constraint = read_fireworks_format(wire.response_format, strict)
     return _complete_call(
-        build_text_call(openai_request, field_report.names), wire, relaxed_constraint, max_tokens is None
+        replace(call, request=replace(call.request, prompts=prompts)),
+        wire,
+        relaxed_constraint,
+        max_tokens is None,
     )
 
 
@@ -258,49 +271,61 @@ def _read_schema(text: str, field: str) -> dict[str, Any]:
         raise InvalidValue(f"{field} must be a JSON Schema, as an object or as a text", param=field) from None
 
 
-def require_images(wire: FireworksCompletionRequest) -> None:
-    """Raises InvalidValue if the number of images and placeholders differs, and UnsupportedParameter for any
-    image."""
+def read_images(wire: FireworksCompletionRequest, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """Returns the prompts. A prompt with images becomes a message of the user, with each image in the place
+    of its mark, because models see images only in messages. Raises a RequestError, also if the number of
+    images and marks differs."""
     if wire.images is None:
-        return
-    has_many_prompts = isinstance(wire.prompt, list) and any(
-        isinstance(item, str | list) for item in wire.prompt
-    )
-    pairs = _pair_images(wire, has_many_prompts)
-    for field, prompt, images in pairs:
-        if isinstance(prompt, str) and prompt.count(IMAGE_PLACEHOLDER) != len(images):
-            raise InvalidValue(
-                f"{field} must hold one image for each {IMAGE_PLACEHOLDER} in the prompt: it holds "
-                f"{len(images)}, and the prompt has {prompt.count(IMAGE_PLACEHOLDER)}",
-                param="images",
-            )
-    if any(images for _, _, images in pairs):
-        raise UnsupportedParameter(
-            f"images is not supported: {wire.model} takes text only in a prompt; send messages with "
-            "image_url parts",
-            param="images",
-        )
-
-
-def _pair_images(
-    wire: FireworksCompletionRequest, has_many_prompts: bool
-) -> list[tuple[str, object, list[str]]]:
-    """Returns the field name, the prompt and the images of each prompt. Raises InvalidValue."""
-    images = wire.images or []
-    image_lists = [item for item in images if isinstance(item, list)]
-    single_images = [item for item in images if isinstance(item, str)]
+        return prompts
+    image_lists = [item for item in wire.images if isinstance(item, list)]
+    single_images = [item for item in wire.images if isinstance(item, str)]
     if image_lists and single_images:
         raise InvalidValue("images must hold only texts or only lists of texts", param="images")
-    if not has_many_prompts:
-        if len(image_lists) > 1:
-            raise InvalidValue("images must be one list for one prompt", param="images")
-        return [("images", wire.prompt, image_lists[0] if image_lists else single_images)]
-    if single_images or (image_lists and len(image_lists) != len(wire.prompt)):
+    has_many_prompts = isinstance(wire.prompt, list) and not isinstance(wire.prompt[0], int)
+    if not has_many_prompts and len(image_lists) > 1:
+        raise InvalidValue("images must be one list for one prompt", param="images")
+    if has_many_prompts and (single_images or (image_lists and len(image_lists) != len(prompts))):
         raise InvalidValue(
-            f"images must hold a list for each prompt, of which there are {len(wire.prompt)}", param="images"
+            f"images must hold a list for each prompt, of which there are {len(prompts)}", param="images"
         )
-    lists_by_prompt = image_lists or [[] for _ in wire.prompt]
-    return [(f"images[{index}]", prompt, lists_by_prompt[index]) for index, prompt in enumerate(wire.prompt)]
+    is_nested = bool(image_lists)
+    if not is_nested:
+        image_lists = [single_images] if single_images else [[] for _ in prompts]
+    placed = tuple(
+        _place_images(prompt, prompt_images, f"images[{index}]" if is_nested else "images")
+        for index, (prompt, prompt_images) in enumerate(zip(prompts, image_lists, strict=True))
+    )
+    if len(placed) > 1 and placed != prompts:
+        raise UnsupportedParameter(
+            "images is not supported together with several prompts: send a request for each prompt",
+            param="images",
+        )
+    return placed
+
+
+def _place_images(prompt: Prompt, images: list[str], field: str) -> Prompt:
+    """Returns the prompt with its images. `field`: the path of their list. Raises a RequestError."""
+    if not isinstance(prompt, RawPrompt) or prompt.text is None:
+        if images:
+            raise InvalidValue(
+                f"{field} needs a prompt that is a text with {IMAGE_PLACEHOLDER}", param="images"
+            )
+        return prompt
+    texts = prompt.text.split(IMAGE_PLACEHOLDER)
+    if len(texts) - 1 != len(images):
+        raise InvalidValue(
+            f"{field} must hold one image for each {IMAGE_PLACEHOLDER} in the prompt: it holds "
+            f"{len(images)}, and the prompt has {len(texts) - 1}",
+            param="images",
+        )
+    if not images:
+        return prompt
+    content: list[Content] = [TextContent(texts[0])] if texts[0] else []
+    for index, (image, text) in enumerate(zip(images, texts[1:], strict=True)):
+        content.append(read_image(ImageUrlShape(image), f"{field}[{index}]", url_field=None))
+        content += [TextContent(text)] if text else []
+    message = Message(Role.USER, "".join(texts), content=tuple(content))
+    return Conversation((message,), reasoning=Reasoning(shown=False))
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:

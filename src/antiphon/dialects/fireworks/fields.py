@@ -50,8 +50,9 @@ FIELDS: tuple[RequestField, ...] = (
         "give several choices, in order. Control tokens are possible.",
         echo="Whether the text begins with the prompt; false by default. With logprobs its tokens "
         "are scored too.",
-        images="Refused, since prompts contain only text: send messages with image_url parts. An "
-        "empty list is accepted.",
+        images="data: URLs with base64, one for each <image> of the only prompt. Prompt and images become "
+        "one message of the user, each image in its place. Local models, and vendors' models that take only "
+        "text, refuse them.",
     ),
     *declare_supported(
         CHAT,

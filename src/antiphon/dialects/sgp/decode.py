@@ -232,6 +232,9 @@ GUIDED_FIELDS = ("guided_json", "guided_choice", "guided_regex", "guided_grammar
 FORMATS = ("text", "json_object", "json_schema")
 """The types of response formats. Any other object is itself a JSON Schema."""
 
+SCHEMA_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
+"""The types that a JSON Schema can have."""
+
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. `report_unknown`: unknown fields are ignored and named instead
@@ -324,7 +327,14 @@ def _read_formats(
     response_format = wire.response_format
     if response_format is None:
         return None, []
-    if response_format.get("type") not in FORMATS:
+    type_ = response_format.get("type")
+    if isinstance(type_, str) and type_ not in FORMATS and type_ not in SCHEMA_TYPES:
+        raise InvalidValue(
+            f"response_format.type must be {', '.join(FORMATS)}, or the type of a JSON Schema; got "
+            f"{sanitize_key(type_)}",
+            param="response_format.type",
+        )
+    if type_ not in FORMATS:
         return None, [read_schema(response_format, "response_format", strict)]
     return convert({"response_format": response_format}, KnownFormat).response_format, []
 
