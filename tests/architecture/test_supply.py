@@ -70,7 +70,7 @@ def opened(module: Module) -> Iterator[str]:
 
 
 def unbounded(used: Iterable[str], requirements: list[str]) -> Iterator[str]:
-    asked = {canonicalize_name(each.name): each.specifier for each in map(Requirement, requirements)}
+    asked = {str(canonicalize_name(each.name)): each.specifier for each in map(Requirement, requirements)}
     for package in sorted(set(used) & asked.keys() - DOCUMENTED.keys() - sys.stdlib_module_names):
         if not any(each.operator in ("<", "<=", "==", "~=") for each in asked[package]):
             yield f"{package} is extended in src, so pyproject.toml must cap its version"

@@ -4,7 +4,9 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -62,6 +64,10 @@ def env(tmp_path, issuer):
     }
 
 
+def is_logged(server, id_):
+    return id_ in str(server.records("refused"))
+
+
 def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
     with serving(env=env) as server, server.client() as client:
         admin = {"authorization": "Bearer " + (tmp_path / "home" / "admin.key").read_text().strip()}
@@ -82,7 +88,7 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
         assert client.get("/v1/models", headers=guest).status_code == 200
         assert client.post("/v1/chat/completions", json=CHAT, headers=guest).status_code == 403
         stranger = SigningKey("one")
-        bad = {
+        bad: dict[str, dict[str, Any]] = {
             "the token has another audience than oidc.audience: 'others'": {"aud": "others"},
             "the token has expired": {"now": time.time() - 7200},
             "no key of the issuer made the token's signature": {"key": stranger},
@@ -98,7 +104,7 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
             assert answer.json()["error"]["message"] == REFUSAL
             id_ = answer.headers["x-request-id"]
-            wait_until(lambda id_=id_: id_ in str(server.records("refused")), what="the log has it")
+            wait_until(partial(is_logged, server, id_), what="the log has it")
             (said,) = (each for each in server.records("refused") if each["request_id"] == id_)
             assert said["cause"] == cause
         no = {"x-api-key": issuer.token(time.time(), email_verified="no")}
