@@ -11,10 +11,11 @@ import pytest
 import redis
 
 from antiphon.cli.doctor.checks import REMOTE_TIMEOUT_S, check_tenancy
-from antiphon.cli.doctor.findings import Finding, FindingSeverity
+from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run
+from tests.support.oidc_issuer import Issuer, listening
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server
 
@@ -108,10 +109,36 @@ def test_a_silent_listener_is_left_after_two_seconds(tmp_path: Path) -> None:
         assert asked < 20 and time.monotonic() - began < 28, "not the time that the address says"
 
 
+def test_an_issuer_is_asked_for_its_configuration_and_keys(tmp_path: Path) -> None:
+    def ask(**said: object) -> Finding:
+        sso = OidcSettings(**{"issuer": issuer.address, "audience": "antiphon"} | said)
+        found = findings(tmp_path, oidc=sso)
+        return next(each for id_, each in found.items() if id_ in ("sign-on", "issuer-unusable"))
+
+    with listening(Issuer()) as issuer:
+        assert ask() == report_ok("sign-on", f"{issuer.address} answers, and has keys for ES256")
+        slash = ask(issuer=issuer.address + "/")
+        assert slash.id == "issuer-unusable" and f"belongs to the issuer '{issuer.address}'" in slash.message
+        other = ask(algorithms=("RS256",))
+        assert "has no key for oidc.algorithms (RS256): its keys are for ES256" in other.message
+        assert "404" in ask(keys_url=issuer.address + "/none").message
+    gone = ask()
+    assert gone.severity is FindingSeverity.BROKEN and "ConnectError" in gone.message
+    assert "docs/single-sign-on.md" in gone.remedy
+
+
+def test_an_unknown_project_of_a_group_is_found(tmp_path: Path) -> None:
+    sso = OidcSettings(issuer="http://127.0.0.1:1", audience="a", groups=("ml=defualt:member",))
+    found = findings(tmp_path, oidc=sso)["sign-on-project-unknown"]
+    assert "'defualt'" in found.message and found.remedy == "Did you mean default?"
+    known = OidcSettings(issuer="http://127.0.0.1:1", audience="a", groups=("ml=default:member",))
+    assert "sign-on-project-unknown" not in findings(tmp_path, oidc=known)
+
+
 def test_missing_libraries_are_named_with_their_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sso = OidcSettings(issuer="https://login.example.org", audience="antiphon")
+    sso = OidcSettings(issuer="http://127.0.0.1:1", audience="antiphon")
     assert "sign-on-unusable" not in findings(tmp_path, oidc=sso)
     for name in (
         "jwt",

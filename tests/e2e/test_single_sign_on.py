@@ -1,76 +1,89 @@
 """A server whose users sign on elsewhere: a real issuer on this machine, over HTTP."""
 
 import json
-import threading
+import shlex
 import time
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx2
 import pytest
 
 from antiphon.auth.base import REFUSAL
 from tests.e2e.test_refused_starts import refused
-from tests.support.oidc_issuer import Issuer, SigningKey
-from tests.support.server import serving
+from tests.support.commands import run_command
+from tests.support.docs import ROOT, list_code_blocks
+from tests.support.oidc_issuer import Issuer, SigningKey, listening
+from tests.support.server import Server, serving
 from tests.support.waiting import wait_until
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
-@contextmanager
-def listening(issuer):
-    """Answers for the issuer on a free port of this machine."""
-
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self):
-            issuer.fetched_urls.append(self.path)
-            found = issuer.documents().get(issuer.address + self.path)
-            self.send_response(404 if found is None else 200)
-            self.end_headers()
-            self.wfile.write(json.dumps(found).encode())
-
-        def log_message(self, *said):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    issuer.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield issuer
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+PAGE = ROOT / "docs" / "single-sign-on.md"
 
 
-@pytest.fixture
-def issuer():
+@dataclass(frozen=True)
+class Place:
+    """The server that the page leads to."""
+
+    server: Server
+    issuer: Issuer
+    admin: dict[str, str]
+    """The operator's header."""
+    research: str
+    """The id of the project that the page creates."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Follows the page: its first settings file, its commands, then its second file."""
+    folder = tmp_path_factory.mktemp("sign-on")
+    home, file = folder / "home", folder / "antiphon.toml"
+    first, second = list_code_blocks(PAGE, "toml")
+    (check,), (create,) = (
+        [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(words)]
+        for words in ("antiphon doctor", "antiphon projects create")
+    )
+    env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
     with listening(Issuer()) as issuer:
-        yield issuer
 
+        def run(command, *more):
+            words = [*shlex.split(command)[1:], *more]
+            return run_command(*words, cwd=folder, env=env)
 
-@pytest.fixture
-def env(tmp_path, issuer):
-    return {
-        "ANTIPHON_KEYS": "true",
-        "ANTIPHON_HOME": str(tmp_path / "home"),
-        "ANTIPHON_OIDC_ISSUER": issuer.address,
-        "ANTIPHON_OIDC_AUDIENCE": "antiphon",
-        "ANTIPHON_OIDC_ADD_USERS": "true",
-        "ANTIPHON_OIDC_GROUPS": "ml-team=default:member,guests=default:viewer",
-    }
+        def write(block):
+            file.write_text(block.replace("https://login.example.org/realms/main", issuer.address))
+
+        write(second)
+        assert "unknown project 'Research'" in refused("--config", str(file), env=env)
+        write(first)
+        with serving("--config", str(file), env=env) as server:
+            checked = json.loads(run(check, "--config", str(file), "--json", "--port", "0").stdout)
+            rows = {row["id"]: row["said"] for row in checked["findings"]}
+            assert rows["sign-on"] == f"{issuer.address} answers, and has keys for ES256"
+            made = run(create, "--url", server.url)
+            assert made.returncode == 0, made.stderr
+            key = {"x-api-key": issuer.token(time.time())}
+            assert httpx2.get(server.url + "/v1/models", headers=key).status_code == 401
+            wait_until(lambda: "oidc.add_users is off" in str(server.records("refused")), what="the cause")
+        write(second)
+        with serving("--config", str(file), env=env) as server:
+            admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+            projects = httpx2.get(server.url + "/admin/v1/projects", headers=admin).json()["data"]
+            (research,) = (each["id"] for each in projects if each["name"] == "Research")
+            issuer.fetched_urls.clear()
+            yield Place(server, issuer, admin, research)
 
 
 def is_logged(server, id_):
     return id_ in str(server.records("refused"))
 
 
-def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
-    with serving(env=env) as server, server.client() as client:
-        admin = {"authorization": "Bearer " + (tmp_path / "home" / "admin.key").read_text().strip()}
+def test_a_token_of_the_issuer_calls_wherever_a_key_does(place):
+    server, issuer, admin = place.server, place.issuer, place.admin
+    with server.client() as client:
         token = issuer.token(time.time(), groups=["ml-team"])
         for headers in (
             {"authorization": f"Bearer {token}"},
@@ -78,10 +91,11 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
             {"api-key": token},
         ):
             assert client.post("/v1/chat/completions", json=CHAT, headers=headers).status_code == 200
-        user = client.get("/admin/v1/users", headers=admin).json()["data"][0]
-        assert (user["name"], user["email"]) == ("Ann", "ann@example.org")
+        users = client.get("/admin/v1/users", headers=admin).json()["data"]
+        (user,) = (each for each in users if each["email"] == "ann@example.org")
+        assert user["name"] == "Ann"
         said = client.get("/admin/v1/projects", headers={"x-api-key": token}).json()["data"]
-        assert [project["id"] for project in said] == ["default"]
+        assert [project["id"] for project in said] == [place.research]
         assert client.get("/admin/v1/audit", headers={"x-api-key": token}).status_code == 403
         assert client.get("/metrics", headers={"x-api-key": token}).status_code == 403
         guest = {"x-api-key": issuer.token(time.time(), email="guest@example.org", groups=["guests"])}
@@ -119,7 +133,30 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
         said = "\n".join(server.lines)
     assert token not in said
     assert token.rpartition(".")[2] not in said
-    assert issuer.fetched_urls == ["/.well-known/openid-configuration", "/keys"]
+    assert set(issuer.fetched_urls) == {"/.well-known/openid-configuration", "/keys"}
+
+
+def test_roles_follow_the_groups_of_a_project_by_its_name(place):
+    with place.server.client() as client:
+        for groups, role in ((["ml-leads", "ml-team"], "owner"), (["ml-team"], "member"), ([], None)):
+            token = place.issuer.token(time.time(), email="leah@example.org", groups=groups)
+            status = client.get("/v1/models", headers={"x-api-key": token}).status_code
+            users = client.get("/admin/v1/users", headers=place.admin).json()["data"]
+            (user,) = (each["id"] for each in users if each["email"] == "leah@example.org")
+            members = client.get(f"/admin/v1/projects/{place.research}/members", headers=place.admin)
+            found = {each["role"] for each in members.json()["data"] if each["user"] == user}
+            assert (status, found) == ((200, {role}) if role else (403, set())), groups
+
+
+@pytest.fixture
+def env(tmp_path):
+    return {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(tmp_path / "home"),
+        "ANTIPHON_OIDC_ISSUER": "http://127.0.0.1:9",
+        "ANTIPHON_OIDC_AUDIENCE": "antiphon",
+        "ANTIPHON_OIDC_GROUPS": "ml-team=default:member",
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,8 +171,9 @@ def test_a_token_of_the_issuer_calls_wherever_a_key_does(env, issuer, tmp_path):
         ),
         ({"ANTIPHON_OIDC_ALGORITHMS": "HS256"}, "HS256"),
         ({"ANTIPHON_OIDC_GROUPS": "ml-team=default:chief"}, "ANTIPHON_OIDC_GROUPS"),
+        ({"ANTIPHON_OIDC_GROUPS": "ml-team=defualt:member"}, "did you mean default?"),
     ],
-    ids=lambda said: next(iter(said)) if isinstance(said, dict) else "refused",
+    ids=lambda said: "=".join(*said.items()) if isinstance(said, dict) else "refused",
 )
 def test_unsafe_or_broken_single_sign_on_is_refused_at_start(env, changed, sentence):
     assert sentence in refused(env=env | changed)

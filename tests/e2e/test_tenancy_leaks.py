@@ -15,9 +15,8 @@ import psutil
 import psycopg
 import pytest
 
-from tests.e2e.test_single_sign_on import listening
 from tests.support.databases import PASSWORD, Cluster
-from tests.support.oidc_issuer import Issuer
+from tests.support.oidc_issuer import Issuer, listening
 from tests.support.redis_server import running as redis_running
 from tests.support.server import Server, serving
 from tests.support.waiting import wait_until

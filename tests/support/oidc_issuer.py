@@ -1,6 +1,9 @@
 """An OpenID Connect issuer for tests: its keys, tokens and documents."""
 
 import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -68,3 +71,30 @@ class Issuer:
         payload = {name: value for name, value in claims.items() if value is not None}
         key = key or self.keys[0]
         return jwt.encode(payload, key.private, key.algorithm, {"kid": key.kid} | (headers or {}))
+
+
+@contextmanager
+def listening(issuer):
+    """Answers for the issuer on a free port of this machine."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self):
+            issuer.fetched_urls.append(self.path)
+            found = issuer.documents().get(issuer.address + self.path)
+            self.send_response(404 if found is None else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        def log_message(self, *said):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    issuer.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield issuer
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

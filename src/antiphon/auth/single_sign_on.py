@@ -26,6 +26,7 @@ from antiphon.domain.tenancy import NAME_PATTERN, Membership, ProjectRole, User,
 from antiphon.domain.values import Struct
 from antiphon.errors import AuthenticationFailed, Conflict, IssuerUnavailable, NotFound
 from antiphon.settings.server import is_loopback
+from antiphon.settings.tenancy import split_group_rule
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
 
@@ -40,6 +41,8 @@ TIMEOUT_S = 5.0
 """Seconds in which the issuer must respond."""
 MAX_RESPONSE_BYTES = 1 << 20
 """The most bytes of a response of the issuer."""
+MAX_LOGGED_LENGTH = 200
+"""The most characters of a value of the issuer in the log."""
 HTTP_OK = 200
 DISCOVERY = "/.well-known/openid-configuration"
 
@@ -80,6 +83,11 @@ class SigningKeys:
             signing_key = self._find_key(kid)
         return signing_key
 
+    async def load(self) -> list[str]:
+        """Fetches the keys now, and returns the algorithm of each. Raises IssuerUnavailable."""
+        self._set_keys(await self._fetch_keys())
+        return [key.algorithm_name for key in self._keys.values()]
+
     def _get_age(self) -> float:
         """Returns the seconds since the last fetch; infinite before the first."""
         return float("inf") if self._last_fetch is None else self._monotonic() - self._last_fetch
@@ -115,7 +123,10 @@ class SigningKeys:
         if url is None:
             discovery = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
             if discovery.get("issuer") != self._issuer:
-                raise IssuerUnavailable(f"the configuration at {self._issuer} belongs to another issuer")
+                raise IssuerUnavailable(
+                    f"the configuration at {self._issuer} belongs to the issuer "
+                    f"{discovery.get('issuer')!r:.{MAX_LOGGED_LENGTH}}"
+                )
             url = str(discovery.get("jwks_uri"))
         if not is_secure_url(url):
             raise IssuerUnavailable(f"the keys of {self._issuer} are not at an https address")
@@ -205,8 +216,6 @@ REFUSAL_CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (Exception, "the token is malformed"),
 )
 """The cause that the log gets, by the error's type: the first one that fits."""
-
-MAX_LOGGED_CLAIM_LENGTH = 200
 
 
 def _refuse(cause: str) -> AuthenticationFailed:
@@ -316,14 +325,9 @@ def _list_texts(groups: object) -> list[str]:
 
 
 def parse_group_rules(texts: Sequence[str]) -> tuple[GroupRule, ...]:
-    """Parses the settings' rules, each `GROUP=PROJECT:ROLE`."""
-    return tuple(_parse_group_rule(text) for text in texts)
-
-
-def _parse_group_rule(text: str) -> GroupRule:
-    group, _, project_and_role = text.rpartition("=")
-    project, _, role = project_and_role.partition(":")
-    return GroupRule(group, project, ProjectRole(role))
+    """Parses rules, each `GROUP=PROJECT:ROLE` with the project's id."""
+    rules = map(split_group_rule, texts)
+    return tuple(GroupRule(group, project, ProjectRole(role)) for group, project, role in rules)
 
 
 class TokenRequirements(Struct, frozen=True):
@@ -392,7 +396,7 @@ class TokenVerificationCache:
                 # Its signature is valid, so the issuer wrote what stands in it.
                 claim = "aud" if isinstance(problem, jwt.InvalidAudienceError) else "iss"
                 value = jwt.decode(token, options={"verify_signature": False}).get(claim)
-                cause += f": {value!r:.{MAX_LOGGED_CLAIM_LENGTH}}"
+                cause += f": {value!r:.{MAX_LOGGED_LENGTH}}"
             raise _refuse(cause) from None
         return self._reader.read_identity(claims, requirements.leeway)
 

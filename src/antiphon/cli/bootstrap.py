@@ -5,7 +5,7 @@ Import it only if keys are enabled.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -20,9 +20,11 @@ from antiphon.auth.secrets import (
 )
 from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import find_home
-from antiphon.domain.tenancy import Key, KeyKind
-from antiphon.errors import Conflict, KnowledgeUnavailable, StoreRefused
-from antiphon.settings.schema import Settings, replace_keys
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Project
+from antiphon.errors import Conflict, KnowledgeUnavailable, SettingsError, StoreRefused
+from antiphon.settings.loading import suggest_nearest
+from antiphon.settings.schema import Settings, replace_group_rules, replace_keys
+from antiphon.settings.tenancy import split_group_rule
 from antiphon.store.base import ChangeAuthor, StoredKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
@@ -42,20 +44,21 @@ def find_store_url(configured: str | None, home: Path) -> str:
 
 
 def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
-    """Prepares the store. Returns the settings with the store's URL, the pepper and the spool directory.
+    """Prepares the store. Returns the settings with the store's URL, the pepper, the spool directory, and ids
+    of projects in the rules of groups.
 
-    Raises StoreRefused and StoreUnavailable.
+    Raises StoreRefused and StoreUnavailable, and SettingsError for an unknown project.
     """
     home = find_home(environ, user_home)
     url = find_store_url(settings.keys.store, home)
     if settings.knowledge.storage == "database":
         prepare_knowledge_database(url)
     with create_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
+        directory = tenancy.load_directory()
+        settings = resolve_group_projects(settings, directory.projects)
         pepper = find_pepper(settings, home, tenancy)
         operator_keys = [
-            stored_key.key
-            for stored_key in tenancy.load_directory().keys
-            if stored_key.key.kind is KeyKind.ADMIN
+            stored_key.key for stored_key in directory.keys if stored_key.key.kind is KeyKind.ADMIN
         ]
         path = home / ADMIN_FILE
         _complete_pending_key(path, tenancy, pepper)
@@ -65,6 +68,25 @@ def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: P
             create_operator_key(tenancy, pepper, path)
         pepper_text = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
     return replace_keys(settings, url, pepper_text, find_spool(settings.ledger.spool, home))
+
+
+def resolve_group_projects(settings: Settings, projects: Sequence[Project]) -> Settings:
+    """Returns the settings with the project's id in each rule of `oidc.groups`. A rule names a project by its
+    id or its name. Raises SettingsError for an unknown project."""
+    ids = {project.name: project.id for project in projects} | {
+        project.id: project.id for project in projects
+    }
+    ids[DEFAULT_PROJECT] = DEFAULT_PROJECT  # before the first start, no project is in the store
+    rules = []
+    for group, project, role in map(split_group_rule, settings.oidc.groups):
+        if project not in ids:
+            raise SettingsError(
+                f"oidc.groups (ANTIPHON_OIDC_GROUPS) names the unknown project {project!r}; use a project's "
+                "id or name, or start without this rule and create the project: antiphon projects create "
+                f"NAME{suggest_nearest(project, ids)}"
+            )
+        rules.append(f"{group}={ids[project]}:{role}")
+    return replace_group_rules(settings, rules)
 
 
 def find_spool(configured: str | None, home: Path) -> str:

@@ -187,6 +187,11 @@ def replace_keys(settings: Settings, store: str, pepper: str, spool: str) -> Set
     return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
 
 
+def replace_group_rules(settings: Settings, rules: Iterable[str]) -> Settings:
+    """Returns the settings with other rules of groups."""
+    return msgspec.structs.replace(settings, oidc=msgspec.structs.replace(settings.oidc, groups=tuple(rules)))
+
+
 def replace_knowledge(settings: Settings, directory: str) -> Settings:
     """Returns the settings with another directory of knowledge tables."""
     knowledge = msgspec.structs.replace(settings.knowledge, directory=directory)

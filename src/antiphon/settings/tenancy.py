@@ -214,8 +214,8 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[Annotated[str, GROUP], ...],
         describe(
             "ANTIPHON_OIDC_GROUPS",
-            "Roles of groups, as `GROUP=PROJECT:ROLE`. A user in none of a project's groups is "
-            "removed from the project.",
+            "Roles of groups, as `GROUP=PROJECT:ROLE`, with the project's id or name. A user in none of a "
+            "project's groups is removed from the project.",
             example="ml-team=default:member",
         ),
     ] = ()
@@ -225,6 +225,13 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock can differ from this server's."
         ),
     ] = 30
+
+
+def split_group_rule(rule: str) -> tuple[str, str, str]:
+    """Splits a rule `GROUP=PROJECT:ROLE` of `OidcSettings.groups` into group, project and role."""
+    group, _, project_and_role = rule.rpartition("=")
+    project, _, role = project_and_role.partition(":")
+    return group, project, role
 
 
 def require_complete_webhook(limits: LimitsSettings, has_keys: bool) -> None:

@@ -5,6 +5,7 @@ leave no files behind. The memory and the port of the running server of this hom
 available.
 """
 
+import asyncio
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
@@ -21,7 +23,13 @@ from urllib.parse import urlsplit
 
 from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.admin_client import ADMIN_FILE
-from antiphon.cli.bootstrap import MARK_NAME, describe_foreign_key, find_spool, find_store_url
+from antiphon.cli.bootstrap import (
+    MARK_NAME,
+    describe_foreign_key,
+    find_spool,
+    find_store_url,
+    resolve_group_projects,
+)
 from antiphon.cli.commands.serve import describe_capacity, size_model
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.local_servers import list_running_servers, parse_pid
@@ -34,7 +42,7 @@ from antiphon.cli.model_files import (
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import CANTOR, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
-from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import Struct, asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
@@ -42,6 +50,7 @@ from antiphon.engines.host.runtime import create_runtime_directory
 from antiphon.errors import (
     AddressUnavailable,
     AntiphonError,
+    IssuerUnavailable,
     KnowledgeUnavailable,
     LimitsUnavailable,
     LoadError,
@@ -57,7 +66,7 @@ from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, choose_interpreter, replace_models
 from antiphon.settings.server import ServerSettings
-from antiphon.settings.tenancy import LimitsSettings
+from antiphon.settings.tenancy import LimitsSettings, OidcSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.weights.gguf import read_header
@@ -412,8 +421,8 @@ def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Pat
     yield _check_spool(Path(find_spool(settings.ledger.spool, home)), settings.ledger.spool_bytes)
     if settings.limits.url is not None:
         yield _check_limits(settings.limits, settings.limits.url)
-    if settings.oidc.issuer is not None and find_spec("jwt") is None:
-        yield report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
+    if settings.oidc.issuer is not None:
+        yield _check_issuer(settings.oidc, settings.oidc.issuer)
 
 
 def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
@@ -428,6 +437,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         else:
             yield report_ok("store", f"{file} does not exist yet; the first start creates it")
             yield from _check_operator_file(home, has_operator_keys=False)
+            yield from _check_group_projects(settings, ())
         return
     state = database.read_schema_state()
     if state.is_newer:
@@ -444,9 +454,10 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
     else:
         yield report_ok("store", f"{database.display_url} answers, at revision {state.found_revision}")
         yield _check_pepper(database, settings, home)
-        stored_keys = SqlTenancy(database).load_directory().keys
-        has_operator_keys = any(stored_key.key.kind is KeyKind.ADMIN for stored_key in stored_keys)
+        directory = SqlTenancy(database).load_directory()
+        has_operator_keys = any(stored_key.key.kind is KeyKind.ADMIN for stored_key in directory.keys)
         yield from _check_operator_file(home, has_operator_keys)
+        yield from _check_group_projects(settings, directory.projects)
     if database.file is None and settings.knowledge.storage != "files":
         yield _check_knowledge(database, settings)
 
@@ -529,6 +540,34 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
         return report_problem(
             "limits-unusable", error.message, FindingSeverity.ADVICE if fails_open else FindingSeverity.BROKEN
         )
+
+
+def _check_issuer(oidc: OidcSettings, issuer: str) -> Finding:
+    """Checks that the issuer of single sign-on answers, and has a key for one of the algorithms."""
+    if find_spec("jwt") is None:
+        return report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
+    from antiphon.auth.single_sign_on import SigningKeys, fetch
+
+    try:
+        algorithms = asyncio.run(SigningKeys(issuer, oidc.keys_url, fetch, time.monotonic).load())
+    except IssuerUnavailable as error:
+        return report_problem("issuer-unusable", f"{issuer}: {error.message}")
+    usable = [algorithm for algorithm in algorithms if algorithm in oidc.algorithms]
+    if not usable:
+        return report_problem(
+            "issuer-unusable",
+            f"{issuer} has no key for oidc.algorithms ({', '.join(oidc.algorithms)}): its keys are for "
+            f"{', '.join(sorted(set(algorithms))) or 'nothing'}",
+        )
+    return report_ok("sign-on", f"{issuer} answers, and has keys for {', '.join(sorted(set(usable)))}")
+
+
+def _check_group_projects(settings: Settings, projects: Sequence[Project]) -> Iterator[Finding]:
+    """Reports a rule of `oidc.groups` whose project is unknown."""
+    try:
+        resolve_group_projects(settings, projects)
+    except SettingsError as error:
+        yield to_finding("sign-on-project-unknown", error)
 
 
 def _find_existing_path(path: Path) -> Path:

@@ -78,6 +78,9 @@ REMEDIES = {
     "limits-unusable": "Set ANTIPHON_LIMITS_URL to a Redis or Valkey that answers, with its password, or "
     "leave it out: then this server counts alone.",
     "sign-on-unusable": f"Install the library of tokens: {explain_extra('oidc')}",
+    "sign-on-project-unknown": "Use the id or name of a project in oidc.groups.",
+    "issuer-unusable": "Check oidc.issuer, which must be written as the issuer writes it, oidc.keys_url and "
+    "oidc.algorithms, and whether this machine reaches the issuer; docs/single-sign-on.md",
     "provider-invalid": "Correct [providers.NAME]; see docs/vendors.md.",
     "provider-unreachable": "Check the vendor's status, the setting base_url, and whether a proxy is needed.",
     "provider-key-refused": "Set a valid key at the place that the provider's `key` names.",
