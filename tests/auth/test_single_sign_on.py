@@ -230,6 +230,18 @@ async def test_a_forged_token_is_refused(world):
         "algorithm none under a signature": spoilt(good, alg="none"),
         "another algorithm": spoilt(good, alg="RS256"),
         "keys from where the token says": spoilt(good, jku="https://evil.example/keys", kid="evil"),
+        "a key in the token": spoilt(_signed_with(pem, claims), alg="ES256", jwk=stranger.public, kid="one"),
+        "its own key in the token": jwt.encode(
+            claims, stranger.private, "ES256", {"kid": "two", "jwk": stranger.public}
+        ),
+        "a certificate from where the token says": spoilt(good, x5u="https://evil.example/cert", kid="evil"),
+        "a certificate in the token": spoilt(good, x5c=["MIIB"], kid="evil"),
+        "a key id that is a path": spoilt(good, kid="../../../dev/null"),
+        "a key id that is a list": spoilt(good, kid=["one"]),
+        "a key id that is a number": spoilt(good, kid=1),
+        "no algorithm": spoilt(good, alg=None),
+        "an unknown critical header": spoilt(good, crit=["b64"], b64=False),
+        "a detached body": f"{head}..{signature}",
         "another body": f"{head}.{encoded(claims | {'email': 'b@x'})}.{signature}",
         "a cut signature": good[:-4],
         "deep JSON": f"eyJ{deep}.{deep}.{signature}",

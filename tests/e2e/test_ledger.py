@@ -1,10 +1,11 @@
 """The ledger of a server that is broken under load: every answer that came whole has exactly one row."""
 
 import random
+import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -59,10 +60,24 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
                 kill_one_under_load(asked, server, left.popleft())
     with serving(*arguments, env=asked.env) as server:
         asked.check()
+        answer_beside_a_lock(asked, server)
         end_in_order(asked, server)
     asked.check()
     asked.check_file()
     assert list((asked.home / "spool").glob("*.seg")) == []
+
+
+def answer_beside_a_lock(asked: Asked, server: Server) -> None:
+    """Another program holds the database's file for a while: answers go on, and their rows come later."""
+    refused, before = asked.refused.copy(), len(asked.whole)
+    with closing(
+        sqlite3.connect(asked.store.removeprefix("sqlite:///"), PATIENCE, isolation_level=None)
+    ) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with asked.load(server):
+            wait_until(lambda: len(asked.whole) >= before + 8, what="answers beside a locked database")
+    assert asked.refused == refused
+    asked.check()
 
 
 def end_in_order(asked: Asked, server: Server) -> None:

@@ -162,6 +162,10 @@ def test_a_stream_outlives_its_route(gateway: Gateway, both: list[Line], upstrea
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ("[server\n", "not valid TOML"),
+        ("\0", "not valid TOML"),
+        ("[nothing]\n", "nothing"),
+        ("[[models]]\nname = 'other'\npath = 'x'\ncontext_length = nan\n", "context_length"),
         ("[providers.third]\nkind = 'openai'\nbase_ulr = 'http://x'\n", "did you mean base_url?"),
         ("[providers.third]\nkind = 'openai'\nbase_url = 'http://10.0.0.1/v1'\n", "private"),
         (

@@ -208,7 +208,8 @@ def test_a_backup_that_is_not_whole_is_refused(sources: BackupSources, tmp_path:
 
 def test_a_file_cannot_leave_its_part(sources: BackupSources, tmp_path: Path) -> None:
     manifest = write_backup(sources, tmp_path / "backup")
-    for name in ("knowledge/../../x", "home/bin/x", "home/server-1.json", "elsewhere/x", "knowledge"):
+    names = ("knowledge/../../x", "home/bin/x", "home/server-1.json", "elsewhere/x", "knowledge")
+    for name in (*names, "../x", "home/../x", "/etc/x", "", "home/", "home//x", "home/.."):
         bad = replace(manifest, files={name: ""})
         with pytest.raises(StoreRefused, match="belongs to no directory"):
             restore_backup(tmp_path / "backup", bad, move(sources, tmp_path / "other"))

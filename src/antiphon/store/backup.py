@@ -176,7 +176,7 @@ def _digest(path: Path) -> str:
 def _find_target(name: str, targets: BackupSources) -> Path:
     """Returns the path to which a file of a backup is restored. Raises StoreRefused if this server has no
     such directory, or if the path leads out of it."""
-    top, *inner = Path(name).parts
+    top, *inner = Path(name).parts or ("",)
     if name == DATABASE and targets.database is not None:
         return targets.database
     if top == "home" and len(inner) == 1 and inner[0] in HOME_FILES:
