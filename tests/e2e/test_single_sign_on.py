@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from antiphon.auth.base import REFUSAL
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.test_refused_starts import read_refusal, refused
 from tests.support.commands import run_command
 from tests.support.docs import ROOT, list_code_blocks
 from tests.support.oidc_issuer import Issuer, SigningKey, listening
@@ -57,7 +57,8 @@ def place(tmp_path_factory):
             file.write_text(block.replace("https://login.example.org/realms/main", issuer.address))
 
         write(second)
-        assert "unknown project 'Research'" in refused("--config", str(file), env=env)
+        ended = run("antiphon serve --port 0 --log-level error", "--config", str(file))
+        assert "unknown project 'Research'" in read_refusal(ended)
         write(first)
         with serving("--config", str(file), env=env) as server:
             checked = json.loads(run(check, "--config", str(file), "--json", "--port", "0").stdout)
@@ -171,9 +172,8 @@ def env(tmp_path):
         ),
         ({"ANTIPHON_OIDC_ALGORITHMS": "HS256"}, "HS256"),
         ({"ANTIPHON_OIDC_GROUPS": "ml-team=default:chief"}, "ANTIPHON_OIDC_GROUPS"),
-        ({"ANTIPHON_OIDC_GROUPS": "ml-team=defualt:member"}, "did you mean default?"),
     ],
-    ids=lambda said: "=".join(*said.items()) if isinstance(said, dict) else "refused",
+    ids=lambda said: next(iter(said)) if isinstance(said, dict) else "refused",
 )
 def test_unsafe_or_broken_single_sign_on_is_refused_at_start(env, changed, sentence):
     assert sentence in refused(env=env | changed)
