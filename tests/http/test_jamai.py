@@ -262,6 +262,26 @@ async def test_default_means_the_keys_own_project_here_alone(server):
     assert operator.status == 200 and server.engine.streams[-1].context.actor.project == "default"
 
 
+async def test_a_token_of_several_projects_acts_in_the_oldest_if_it_names_none(server):
+    older, newer = [await server.tenants.add_project(OPERATOR, name, "") for name in ("older", "newer")]
+    user, token = await server.person(ProjectRole.MEMBER, newer.id)
+    await server.tenants.put_member(OPERATOR, older.id, user, ProjectRole.MEMBER)
+    bound = await server.token(KeyKind.ACCESS_TOKEN, user=user, project=newer.id)
+    for headers in ({}, {"x-project-id": ""}, {"x-project-id": "default"}):
+        for key, project in ((token, older.id), (bound, newer.id)):
+            answer = await server.asked(key, CHAT, HELLO, headers=headers)
+            assert answer.status == 200
+            assert server.engine.streams[-1].context.actor.project == project
+            is_chosen = key == token or headers.get("x-project-id") == "default"
+            assert answer.headers.get("x-antiphon-project") == (project if is_chosen else None)
+    chosen = await server.asked(token, CHAT, HELLO, headers={"x-project-id": newer.id})
+    assert server.engine.streams[-1].context.actor.project == newer.id
+    assert "x-antiphon-project" not in chosen.headers
+    assert (await server.asked(bound, CHAT, HELLO, headers={"x-project-id": older.id})).status == 401
+    elsewhere = await server.asked(token, "/v1/models")
+    assert (elsewhere.status, elsewhere.error["param"]) == (400, "x-project-id")
+
+
 async def test_a_service_key_acts_for_a_member_alone(server):
     user, _ = await server.person(ProjectRole.MEMBER)
     bot = await server.token(KeyKind.SERVICE, project="default")
