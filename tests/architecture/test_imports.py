@@ -12,6 +12,7 @@ LAYERS = {
     "antiphon": 0,
     "antiphon.errors": 0,
     "antiphon.locked_directory": 0,
+    "antiphon.regular_files": 0,
     "antiphon.task_group": 0,
     "antiphon.validation_messages": 0,
     "antiphon.domain": 1,

@@ -240,6 +240,9 @@ def test_a_cache_that_cannot_be_written(
         ("[server\n", "not valid TOML", "docs/configuration.md"),
         ("[server]\nprot = 1\n", "prot", "Did you mean port?"),
         ("server = 3\n", "must be a table", "docs/configuration.md"),
+        ('[hub]\ncache = "~nosuchuser/models"\n', "no such user", "rite the whole path"),
+        ('[lora]\nregistry = "a\\u0000b"\n', "NUL", "eave it out"),
+        ('[hub]\nendpoint = "https://a..b"\n', "hub.endpoint has no usable host", "rite it as https://HOST"),
     ],
 )
 def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):

@@ -117,6 +117,41 @@ def test_a_context_that_the_weights_were_not_made_for() -> None:
     assert "2048" in refused("--context-length", "4096")
 
 
+THIRD = '[providers.third]\nkind = "openai"\nbase_url = "http://x/v1"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[hub]\ncache = "~nosuchuser/models"\n', "hub.cache in"),
+        ('[lora]\ndirectories = ["/a", "~nosuchuser"]\n', "lora.directories[1] in"),
+        ('[[models]]\nname = "a"\npath = "~nosuchuser/a.gguf"\n', "path of the model a begins"),
+        (f'{THIRD}key = "file:~nosuchuser/key"\n', "key of providers.third begins"),
+        ('[[models]]\nname = "a"\npath = "a\\u0000"\n', "path of the model a has a NUL"),
+        (
+            '[[models]]\nname = "a"\npath = "a"\ncells = 99999999999999999999\n',
+            "cells of the model a is more than",
+        ),
+        (THIRD.replace("//x", "//a..b"), "providers.third.base_url has no usable host"),
+        ('[tracing]\nendpoint = "http://xn--é.example"\n', "tracing.endpoint has no usable host"),
+        (f"deep = {'[' * 5000}", "too many levels"),
+        (f"long = {'1' * 5000}", "is not valid TOML"),
+        (None, "it is not a regular file"),
+    ],
+)
+def test_values_that_no_process_can_use(tmp_path: Path, text: str | None, said: str) -> None:
+    """`serve` and `config` refuse them in the same line. None: the settings file is a FIFO."""
+    path = tmp_path / "antiphon.toml"
+    if text is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(text)
+    assert said in refused("--config", str(path))
+    shown = run_command("config", "--config", str(path), cwd=tmp_path)
+    (line,) = shown.stderr.strip().splitlines()
+    assert shown.returncode != 0 and said in line
+
+
 def test_a_misspelt_setting(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.toml"
     path.write_text("[server]\nprot = 1\n")

@@ -1,6 +1,7 @@
 """The settings of a running server are loaded again, in all of its processes, and no stream ends by it."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -63,9 +64,12 @@ sequences = 2
 """
 
 
+THIRD = "[providers.third]\nkind = 'openai'\nbase_url = 'http://x/v1'\nprivate = true\n"
+
+
 def fill(text: str, url: str, home: Path) -> str:
     """The settings with the addresses and files of this run."""
-    return text.format(url=url, key=home / "vendor.key", adapter=ADAPTER)
+    return text.format(url=url, key=home / "vendor.key", adapter=ADAPTER, fifo=home / "fifo")
 
 
 class Gateway:
@@ -101,6 +105,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 def running(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     home = tmp_path_factory.mktemp("reload")
     (home / "vendor.key").write_text(KEY)
+    os.mkfifo(home / "fifo")
     (home / "antiphon.toml").write_text(fill(BASE, upstream.url, home))
     env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
     with serving("--config", str(home / "antiphon.toml"), env=env) as server:
@@ -174,13 +179,27 @@ def test_a_stream_outlives_its_route(gateway: Gateway, both: list[Line], upstrea
         ),
         ("[[models]]\nname = 'no'\npath = '/no/such.gguf'\n", "/no/such.gguf"),
         ("[[models]]\nname = 'two'\nroutes = [{{ provider = 'nobody' }}]\n", "nobody"),
+        (
+            "[[models]]\nname = 'no'\npath = '~nosuchuser/a.gguf'\n",
+            "path of the model no begins with '~nosuchuser'",
+        ),
+        (f"{THIRD}key = 'file:~nosuchuser/key'\n", "key of providers.third begins with '~nosuchuser'"),
+        ('[[models]]\nname = "no"\npath = "a\\u0000"\n', "path of the model no has a NUL"),
+        (THIRD.replace("//x", "//a..b"), "providers.third.base_url has no usable host"),
+        (THIRD.replace("//x", "//xn--é.example"), "providers.third.base_url has no usable host"),
+        (f"{THIRD}key = 'file:{{fifo}}'\n", "it is not a regular file"),
+        (f"{THIRD}ca_file = '{{fifo}}'\n", "it is not a regular file"),
+        ("[[models]]\nname = 'no'\npath = '{fifo}'\n", "not a regular file"),
+        (f"deep = {'[' * 5000}", "is not valid TOML"),
     ],
 )
 def test_a_wrong_file_changes_nothing(gateway: Gateway, both: list[Line], wrong: str, said: str) -> None:
+    """Whatever is wrong, the command says so in one line, and every process serves as before."""
     gateway.write(BASE, SECOND, wrong)
     done = gateway.reload()
     assert done.returncode == 1 and done.stdout == ""
-    assert "nothing was changed" in done.stderr and said in done.stderr
+    (line_of_refusal,) = done.stderr.strip().splitlines()
+    assert "nothing was changed" in line_of_refusal and said in line_of_refusal
     for line in both:
         assert [gateway.ask(line, name) for name in ("second/fake", "one")] == [404, 200]
 

@@ -319,6 +319,55 @@ def test_a_dying_http_process_rests_while_the_others_serve() -> None:
         assert server.knows()["pid"] == other
 
 
+# --- reloads ------------------------------------------------------------------------------------------------
+
+
+def reload(server: Server) -> dict[str, Any]:
+    """Asks for a reload; the record of its end."""
+    os.kill(server.process.pid, signal.SIGUSR1)
+    said = server.process.stderr
+    assert said is not None
+    for line in said:
+        if line.startswith(b"{") and (found := json.loads(line))["event"] in ("reloaded", "reload_refused"):
+            return dict(found)
+    raise AssertionError("the server ended")
+
+
+def test_a_process_that_agrees_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_RELOAD", "agree")
+    with serving() as server:
+        assert reload(server)["changes"] == "added alias alias-0"
+        assert reload(server)["changes"] == "added alias alias-1"
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("die", "the HTTP process ended during the reload"),
+        pytest.param("hang", "the HTTP process did not reply within 30 s", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_does_not_prepare_refuses_the_reload(
+    monkeypatch: pytest.MonkeyPatch, deed: str, said: str
+) -> None:
+    """It serves again, with the settings of before."""
+    monkeypatch.setenv("STANDIN_RELOAD", deed)
+    with serving() as server:
+        assert reload(server)["error"] == said
+        wait_until(lambda: server.states() == ["ready"], what="the process")
+        assert reload(server)["error"] == said
+        assert server.process.poll() is None
+
+
+def test_a_defect_refuses_the_reload_and_shows_no_value() -> None:
+    with serving(reload="defect") as server:
+        for _ in range(2):
+            refusal = reload(server)
+            assert refusal["error"] == "RuntimeError stopped the reload; the log says where"
+            assert "serve_scripted" in refusal["problem"] and "secret" not in str(refusal)
+        assert server.knows()["pid"] in server.family()
+
+
 # --- ends ---------------------------------------------------------------------------------------------------
 
 

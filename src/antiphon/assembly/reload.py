@@ -7,6 +7,7 @@ Unchanged providers, models and hosts are not built again.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -33,6 +34,7 @@ from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import group_hosts, list_parked
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.logs import describe_exception, record
 
 BUSY_PAUSE_S = 1.0
 """Seconds between two checks whether an engine is still in use, before it is closed."""
@@ -71,16 +73,19 @@ class SettingsReloader:
 
     async def follow(self, orders: asyncio.Queue[ReloadOrder]) -> None:
         """Carries out each order, and reports to the supervisor whether it succeeded. Runs until
-        cancelled."""
+        cancelled. Raises the error of a change that could not be applied: the process then ends, and the
+        supervisor starts it again with the new settings."""
         async with asyncio.TaskGroup() as group:
             while True:
                 order = await orders.get()
                 try:
                     await self._carry_out(order, group)
                     self._status.answer_step(order.number)
-                except AntiphonError as error:
+                except Exception as problem:  # whatever it is, it refuses the reload
+                    if order.step is ReloadStep.APPLY:
+                        raise
                     await self._discard_prepared()
-                    self._status.answer_step(order.number, error)
+                    self._status.answer_step(order.number, _explain(problem))
 
     async def _carry_out(self, order: ReloadOrder, group: asyncio.TaskGroup) -> None:
         """Carries out one step of a reload. A process that has just started can get an order to apply without
@@ -103,16 +108,22 @@ class SettingsReloader:
         AntiphonError if the settings cannot be used."""
         parts, sources_before = self._parts, self._parts.sources
         vendors = build_vendors(settings, parts.environ, sources_before.vendors)
-        hosts, new_engines, parked_models = parts.hosts, {}, list_parked(settings.models)
-        for name, path in sockets.items():
-            if hosts.socket_paths.get(name) != path:
-                new_engines[name] = hosts.connect(name, path, name in parked_models)
-        engines = {name: new_engines.get(name) or hosts.engines[name] for name in sockets}
-        sources = ModelSources(settings, engines, vendors)
-        unchanged = find_unchanged(sources_before, sources, parts.app_state.models)
-        model_set = build_served_models(sources, parts.app_state.clock, unchanged)
-        local = {model.name: model for model in model_set.models if not model.is_routed}
-        targets = build_adapter_targets(settings, local, engines)
+        hosts, parked_models = parts.hosts, list_parked(settings.models)
+        new_engines: dict[str, HostTokenEngine] = {}
+        try:
+            for name, path in sockets.items():
+                if hosts.socket_paths.get(name) != path:
+                    new_engines[name] = hosts.connect(name, path, name in parked_models)
+            engines = {name: new_engines.get(name) or hosts.engines[name] for name in sockets}
+            sources = ModelSources(settings, engines, vendors)
+            unchanged = find_unchanged(sources_before, sources, parts.app_state.models)
+            model_set = build_served_models(sources, parts.app_state.clock, unchanged)
+            local = {model.name: model for model in model_set.models if not model.is_routed}
+            targets = build_adapter_targets(settings, local, engines)
+        except BaseException:
+            for engine in new_engines.values():
+                await hosts.close(engine)
+            raise
         self._prepared = PreparedReload(sources, model_set, targets, sockets, new_engines)
         for name, new_hosts in group_hosts(settings.models, new_engines).items():
             if name in parked_models:
@@ -173,6 +184,14 @@ class SettingsReloader:
         if prepared is not None:
             for engine in prepared.new_engines.values():
                 await self._parts.hosts.close(engine)
+
+
+def _explain(problem: Exception) -> AntiphonError:
+    """Returns the error that the supervisor gets. Logs the place of a defect."""
+    if isinstance(problem, AntiphonError):
+        return problem
+    record("reload_defect", logging.ERROR, problem=describe_exception(problem))
+    return InternalError(f"{type(problem).__name__} stopped the reload; the log says where")
 
 
 async def _wait_until_served(hosts: Sequence[HostTokenEngine], model: Model) -> None:

@@ -26,6 +26,7 @@ from antiphon.engines.vendors.profiles import (
     merge_profile,
 )
 from antiphon.errors import SettingsError
+from antiphon.regular_files import open_regular, read_text
 from antiphon.settings.loading import suggest_nearest
 from antiphon.settings.providers import (
     ProfileSettings,
@@ -121,6 +122,7 @@ def _require_certificates(name: str, path: str | None) -> None:
     """Raises SettingsError if a file of certificates cannot be used."""
     try:
         if path is not None:
+            open_regular(path).close()
             ssl.create_default_context(cafile=path)
     except OSError as problem:
         reason = "it has no certificate" if isinstance(problem, ssl.SSLError) else problem.strerror
@@ -185,7 +187,7 @@ def _read_key(
 def _read_file(name: str, path: str) -> str:
     """Reads a key from a file. Raises SettingsError."""
     try:
-        return Path(path).expanduser().read_text("utf-8").strip()
+        return read_text(Path(path).expanduser()).strip()
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
         raise SettingsError(f"the key of the provider {name} cannot be read from {path}: {reason}") from None

@@ -19,12 +19,13 @@ from antiphon.engines.host.control import ChildState, EngineStateNotice, HostCon
 from antiphon.engines.host.ray.config import ClusterAddress
 from antiphon.engines.host.runtime import build_socket_path
 from antiphon.engines.host.supervisor_messages import SupervisorMessage
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, StartupError
 from antiphon.processes.cluster import DRIVER, ReplicaEngine, build_driver_config, filter_ray_environment
 from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
 from antiphon.settings.models import ModelSettings, choose_devices, list_host_names
 from antiphon.settings.schema import Settings, choose_interpreter
+from antiphon.telemetry.logs import describe_exception
 
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -237,6 +238,8 @@ class EngineHosts:
             await host.watch.keep_running()
         except AntiphonError as error:
             host.error = error
+        except Exception as defect:  # noqa: BLE001 - a host that cannot start must not end the server
+            host.error = StartupError(f"{host.watch.name} cannot be started: {describe_exception(defect)}")
         finally:
             host.settled.set()
 

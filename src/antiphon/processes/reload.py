@@ -2,7 +2,7 @@
 processes to the new settings.
 
 A reload is atomic. An error in the file, in a model, or in one HTTP process refuses all of it, and nothing
-changes. Reloads run one after the other.
+changes. So does a process that ends or does not reply. Reloads run one after the other.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
-from antiphon.errors import AntiphonError, ErrorReport, SettingsError
+from antiphon.errors import AntiphonError, ErrorReport, InternalError, SettingsError
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.workers import Workers
@@ -21,13 +21,21 @@ from antiphon.settings.changes import ReloadReport, compare_settings, list_remov
 from antiphon.settings.models import list_host_names
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.settings.server import ServerSettings
-from antiphon.telemetry.logs import record
+from antiphon.telemetry.logs import describe_exception, record
 
 HOST_DEADLINE = 5.0
 """Seconds in which an engine host must end by itself."""
 
 PREPARE_S = 30.0
 """Seconds in which an HTTP process must prepare. It proves the templates of new local models in this time."""
+
+READ_S = 600.0
+"""Seconds in which the settings must be read and checked. The check of an environment of vLLM can take two
+minutes."""
+
+LOAD_S = 3600.0
+"""Seconds in which the engine hosts of new models must have loaded them. Large models on slow disks take many
+minutes."""
 
 APPLY_S = 5.0
 """Seconds in which an HTTP process must apply the prepared change. It takes milliseconds."""
@@ -100,6 +108,10 @@ class Reloads(Struct):
         except AntiphonError as error:
             problem = ErrorReport.from_error(error)
             record("reload_refused", logging.ERROR, error=error.message)
+        except Exception as defect:  # noqa: BLE001 - whatever stops a reload, the server continues
+            message = f"{type(defect).__name__} stopped the reload; the log says where"
+            problem = ErrorReport.from_error(InternalError(message))
+            record("reload_refused", logging.ERROR, error=message, problem=describe_exception(defect))
         if self.hooks is not None:
             self.hooks.on_end(report, None if problem is None else problem.message)
         return ReloadReply(0, report, problem)
@@ -111,7 +123,13 @@ class Reloads(Struct):
                 "this server was started without a function that loads its settings again; restart it"
             )
         old_settings = self.server_state.current.settings
-        new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
+        try:
+            async with asyncio.timeout(READ_S):
+                new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
+        except TimeoutError:
+            raise SettingsError(
+                f"the settings were not read and checked within {READ_S:g} s; a file does not answer"
+            ) from None
         added = self.server_state.hosts.add(
             [model for model in new_settings.models if model not in old_settings.models]
         )
@@ -132,25 +150,30 @@ class Reloads(Struct):
         added = [host for host in added if not host.is_on_request]
         for host in added:
             self.tasks.create_task(self.server_state.hosts.keep_running(host))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_S):
+                for host in added:
+                    await host.settled.wait()
         for host in added:
-            await host.settled.wait()
+            if not host.settled.is_set():
+                raise SettingsError(f"the model {host.name} was not loaded within {LOAD_S:g} s")
             if host.info is None:
                 reason = host.error.message if host.error else "its process ended"
                 raise SettingsError(f"the model {host.name} cannot be loaded: {reason}")
 
     async def _prepare(self, new_settings: Settings, added: Sequence[EngineHost]) -> None:
-        """Makes all HTTP processes build the objects of the new settings. If a process refuses, makes all of
-        them drop these objects, and raises its error."""
+        """Makes all HTTP processes build the objects of the new settings. If a process refuses, ends or does
+        not reply, makes all of them drop these objects, and raises the error."""
         order = self._build_order(ReloadStep.PREPARE, new_settings, added)
-        refusals, _ = await self.server_state.workers.ask(
+        problems = await self.server_state.workers.ask(
             to_line(SupervisorMessage(order=order)), order.number, PREPARE_S
         )
-        if refusals:
+        if problems:
             drop_order = self._build_order(ReloadStep.DROP, new_settings, added)
             await self.server_state.workers.ask(
                 to_line(SupervisorMessage(order=drop_order)), drop_order.number, APPLY_S
             )
-            raise refusals[0].to_exception()
+            raise next(iter(problems.values())).to_exception()
 
     async def _apply(
         self, new_settings: Settings, added: Sequence[EngineHost], group: asyncio.TaskGroup
@@ -163,12 +186,12 @@ class Reloads(Struct):
         unused = self.server_state.hosts.assign(added, names)
         current = self.server_state.current  # new HTTP processes now start with these
         current.settings, current.removed_models = new_settings, order.removed_models
-        _, late_processes = await self.server_state.workers.ask(
+        problems = await self.server_state.workers.ask(
             to_line(SupervisorMessage(order=order)), order.number, APPLY_S
         )
         for host in unused:
             group.create_task(self._end_host(host, new_settings.server))
-        return late_processes
+        return tuple(problems)
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
         """Waits for the drain timeout, for requests that have not reached the host yet. Then ends the host

@@ -289,9 +289,9 @@ class _Supervisor:
         """Waits until every process is ready, then reports the server's address and engines. From then on,
         SIGUSR1 reloads the settings."""
         await self._is_ready.wait()
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, reloads.request)
         with suppress(OSError):  # standard output can be closed
             on_serving(ServingInfo(format_url(self._listener), self._hosts.infos))
-        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, reloads.request)
 
     def _list_watches(self) -> list[ChildWatch]:
         """Returns the watches of all children except the HTTP processes."""

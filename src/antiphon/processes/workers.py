@@ -37,8 +37,13 @@ class Worker(Struct, eq=False):
     """The number of the latest reload step that the process was asked to do."""
     step_replied: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process has replied to the step, or cannot reply any more."""
-    refusal: ErrorReport | None = None
-    """The error with which the process refused the step."""
+    problem: ErrorReport | None = None
+    """Why the process did not do the step: it refused, or it ended."""
+
+
+def _report(message: str) -> ErrorReport:
+    """Builds the reason of a process that did not do a step."""
+    return ErrorReport.from_error(StartupError(message))
 
 
 class Workers:
@@ -86,23 +91,24 @@ class Workers:
         for worker in self._list_all():
             worker.watch.send(line)
 
-    async def ask(
-        self, line: bytes, step_number: int, timeout_s: float
-    ) -> tuple[list[ErrorReport], tuple[str, ...]]:
+    async def ask(self, line: bytes, step_number: int, timeout_s: float) -> dict[str, ErrorReport]:
         """Sends the line of a reload step to every process, and waits for the replies of the ready processes.
-        Returns the refusals, and the names of the processes without a reply within `timeout_s` seconds. A
-        process that starts meanwhile reads the line before it serves, so nothing waits for it."""
+        Returns the names of the processes that did not do the step, with the reason: a process can refuse,
+        end, or not reply within `timeout_s` seconds. A process that starts meanwhile reads the line before it
+        serves, so nothing waits for it."""
         ready = [worker for worker in self._serving if worker.is_ready]
         for worker in ready:
-            worker.step_number, worker.refusal = step_number, None
+            worker.step_number, worker.problem = step_number, None
             worker.step_replied.clear()
         self.tell(line)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for worker in ready:
                     await worker.step_replied.wait()
-        refusals = [worker.refusal for worker in ready if worker.refusal is not None]
-        return refusals, tuple(worker.watch.name for worker in ready if not worker.step_replied.is_set())
+        for worker in ready:
+            if not worker.step_replied.is_set():
+                worker.problem = _report(f"{worker.watch.name} did not reply within {timeout_s:g} s")
+        return {worker.watch.name: worker.problem for worker in ready if worker.problem is not None}
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -160,7 +166,8 @@ class Workers:
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
-        else:
+        elif not worker.step_replied.is_set():
+            worker.problem = _report(f"{worker.watch.name} ended during the reload")
             worker.step_replied.set()
         if state is EngineState.FAILED:
             self._on_failure(
@@ -179,7 +186,7 @@ class Workers:
         elif status.state is ChildState.ASKS_KNOWLEDGE:
             self.on_knowledge()
         elif status.number == worker.step_number:
-            worker.refusal = status.error
+            worker.problem = status.error
             worker.step_replied.set()
 
     async def _run_worker(self, worker: Worker, on_failure: Callable[[AntiphonError], None]) -> None:

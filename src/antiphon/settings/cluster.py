@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
+from antiphon.regular_files import read_text
 from antiphon.settings.models import (
     ModelSettings,
 )
@@ -199,7 +200,6 @@ def _read_token(path: str | None) -> str | None:
     if not path:
         return None
     try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip() or None
+        return read_text(path).strip() or None
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingsError(f"the token of the cluster in {path} cannot be read: {problem}") from None

@@ -6,7 +6,6 @@ path.
 """
 
 import difflib
-import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import msgspec
 from antiphon import validation_messages
 from antiphon.domain.values import Struct
 from antiphon.errors import SettingsError
+from antiphon.regular_files import read_text
 from antiphon.settings.cluster import require_cluster
 from antiphon.settings.models import ModelSettings, require_engine_settings, require_hosts
 from antiphon.settings.providers import (
@@ -31,7 +31,7 @@ from antiphon.settings.providers import (
     require_routed_models,
 )
 from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
-from antiphon.settings.server import ServerSettings, is_loopback
+from antiphon.settings.server import PATH_MARK, ServerSettings, is_address, is_loopback
 from antiphon.settings.tenancy import require_complete_oidc, require_complete_webhook
 
 
@@ -120,6 +120,8 @@ def require_dependencies(settings: Settings) -> None:
 
 
 T = TypeVar("T")
+
+MAX_INTEGER = 2**63 - 1
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 TEST_PREFIX = "ANTIPHON_TEST_"
@@ -218,13 +220,15 @@ def load_settings(
     tree |= {
         name: tables for name, tables in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if tables
     }
+    name_setting = build_setting_namer(
+        layers, tree, file, {setting: variable for variable, setting in _list_variables().items()}
+    )
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
-        name_setting = build_setting_namer(
-            layers, tree, file, {setting: variable for variable, setting in _list_variables().items()}
-        )
         raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
+    _require_usable_values(msgspec.to_builtins(settings), Settings, name_setting)
+    _require_addresses(settings)
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_dependencies(settings)
     require_complete_webhook(settings.limits, settings.keys.enabled)
@@ -275,13 +279,70 @@ def build_routed_model(values: Mapping[str, object]) -> RoutedModelSettings:
 
 def _convert_table(values: object, cls: type[T], table_name: str) -> T:
     """Converts a table of the file. `table_name`: its name in messages. Raises SettingsError."""
+
+    def name_setting(path: str) -> str:
+        return f"{path} of {table_name}" if path else table_name
+
     try:
-        return msgspec.convert(values, cls)
+        table = msgspec.convert(values, cls)
     except msgspec.ValidationError as problem:
         tree = values if isinstance(values, Mapping) else {}
-        raise SettingsError(
-            explain(str(problem), tree, cls, lambda path: f"{path} of {table_name}" if path else table_name)
-        ) from None
+        raise SettingsError(explain(str(problem), tree, cls, name_setting)) from None
+    _require_usable_values(msgspec.to_builtins(table), cls, name_setting)
+    return table
+
+
+def _require_usable_values(
+    value: object, cls: type, name_setting: Callable[[str], str], path: str = ""
+) -> None:
+    """Raises SettingsError for a text that no file, address or process can have, for a path in a home
+    directory that does not exist, and for an integer that cannot be sent to a process. `value`: the part of
+    the settings at `path`."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _require_usable_values(item, cls, name_setting, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _require_usable_values(item, cls, name_setting, f"{path}[{number}]")
+    elif isinstance(value, int) and value > MAX_INTEGER:
+        raise SettingsError(f"{name_setting(path)} is more than {MAX_INTEGER}; lower it")
+    elif isinstance(value, str):
+        if "\0" in value:
+            raise SettingsError(f"{name_setting(path)} has a NUL character; leave it out")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise SettingsError(f"{name_setting(path)} is not UTF-8; write it in UTF-8")
+        location = value.removeprefix("file:")
+        if location.startswith("~") and _is_path(_find_type(cls, path)):
+            try:
+                Path(location).expanduser()
+            except RuntimeError:
+                home = repr(location.partition("/")[0])
+                raise SettingsError(
+                    f"{name_setting(path)} begins with {home}, and no such user has a home directory; write "
+                    "the whole path"
+                ) from None
+
+
+def _is_path(hint: object) -> bool:
+    """Whether the type of a setting is a path or a list of paths."""
+    return any(isinstance(each, msgspec.Meta) and each.extra == PATH_MARK for each in _iterate_types(hint))
+
+
+def _require_addresses(settings: Settings) -> None:
+    """Raises SettingsError for an address whose host or port cannot be used. `require_provider` checks those
+    of providers."""
+    addresses = {
+        "hub.endpoint": settings.hub.endpoint,
+        "limits.webhook": settings.limits.webhook,
+        "oidc.issuer": settings.oidc.issuer,
+        "oidc.keys_url": settings.oidc.keys_url,
+        "tracing.endpoint": settings.tracing.endpoint,
+    }
+    for name, url in addresses.items():
+        if url is not None and not is_address(url):
+            raise SettingsError(
+                f"{name} has no usable host or port; write it as https://HOST or https://HOST:PORT"
+            )
 
 
 def read_layers(
@@ -308,12 +369,12 @@ def build_model(values: Mapping[str, object]) -> ModelSettings:
 def _read_file(file: Path) -> dict[str, Any]:
     """Reads the settings file. Raises SettingsError."""
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(read_text(file))
     except OSError as problem:
-        raise SettingsError(
-            f"cannot read the settings file {file}: {os.strerror(problem.errno or 0)}"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"cannot read the settings file {file}: {problem.strerror}") from None
+    except RecursionError:
+        raise SettingsError(f"{file} is not valid TOML: it has too many levels") from None
+    except ValueError as problem:  # a TOMLDecodeError, text that is not UTF-8, or a number of 5,000 digits
         raise SettingsError(f"{file} is not valid TOML: {problem}") from None
 
 

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from antiphon.domain.models import ADAPTER_NAME, STAR
 from antiphon.errors import SettingsError
-from antiphon.settings.server import GIB, KIB, describe
+from antiphon.settings.server import GIB, KIB, PathText, describe
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
     path: Annotated[
-        str,
+        PathText,
         Meta(
             description="The GGUF file, hf:OWNER/REPO:FILE on the hub, smollm2 or minilm. For vLLM, the "
             "folder of weights.",
@@ -158,7 +158,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="The engine: the embedded llama.cpp, or vLLM in its own environment."),
     ] = "llama"
     interpreter: Annotated[
-        Annotated[str, Meta(min_length=1)] | None,
+        Annotated[PathText, Meta(min_length=1)] | None,
         Meta(description="Python of the environment with vLLM: .venvs/cluster/bin/python."),
     ] = None
     dtype: Annotated[
@@ -340,7 +340,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Models from the hub: `--model hf:OWNER/REPO:FILE.gguf`."""
 
     cache: Annotated[
-        str | None,
+        PathText | None,
         describe(
             "ANTIPHON_HUB_CACHE",
             "Directory of fetched models. None means `models` in `ANTIPHON_HOME`, or the "
@@ -371,7 +371,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """LoRA adapters (adapters.md): their sources and their storage."""
 
     directories: Annotated[
-        tuple[str, ...],
+        tuple[PathText, ...],
         describe(
             "ANTIPHON_LORA_DIRECTORIES",
             "Directories from which callers can load adapters while the server runs. If there is "
@@ -387,7 +387,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     registry: Annotated[
-        str | None,
+        PathText | None,
         describe(
             "ANTIPHON_LORA_REGISTRY",
             "Directory in which adapters are kept by digest. None means `adapters` in "
@@ -437,7 +437,9 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[
         str, Meta(description="Name that callers use as model.", pattern=f"^{ADAPTER_NAME.pattern}$")
     ]
-    path: Annotated[str, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)]
+    path: Annotated[
+        PathText, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)
+    ]
     model: Annotated[
         str | None,
         Meta(description="Name of the base model. Needed if there are several."),

@@ -6,7 +6,6 @@ model.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -14,7 +13,7 @@ from msgspec import Meta
 from antiphon.domain.models import STAR
 from antiphon.domain.vendor_fields import RESERVED_HEADERS, is_header_name, is_protected
 from antiphon.errors import SettingsError
-from antiphon.settings.server import POSITIVE
+from antiphon.settings.server import POSITIVE, PathText, is_address
 
 PROVIDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -38,7 +37,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Address below which the vendor's API is.", examples=["https://api.example.org/v1"]),
     ] = None
     key: Annotated[
-        Annotated[str, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$")] | None,
+        Annotated[PathText, Meta(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$")] | None,
         Meta(
             description="The place of the key: env:NAME is an environment variable, file:PATH a file. You "
             "cannot write the key itself here.",
@@ -281,16 +280,7 @@ def require_provider(name: str, provider: ProviderSettings) -> None:
                 "credentials, of the connection, or of `headers`"
             )
     for option, url in (("base_url", provider.base_url), ("proxy", provider.proxy)):
-        if url is not None and not _is_address(url):
+        if url is not None and not is_address(url):
             raise SettingsError(
                 f"providers.{name}.{option} has no usable host or port; write it as https://HOST or https://HOST:PORT"
             )
-
-
-def _is_address(url: str) -> bool:
-    """Whether the host and port of an address are usable."""
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

@@ -1,7 +1,9 @@
 """Settings of the HTTP side, the log, tracing and knowledge tables."""
 
 import ipaddress
+import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +17,13 @@ MAX_SECONDS = 31_536_000
 
 POSITIVE = Meta(gt=0, le=MAX_SECONDS)
 AT_LEAST_ZERO = Meta(ge=0, le=MAX_SECONDS)
+
+PATH_MARK = {"kind": "path"}
+PathText = Annotated[str, Meta(extra=PATH_MARK)]
+"""A path in which `~` is a home directory. `settings.loading` checks that there is one."""
+
+HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+"""An ASCII host name, or an IP address with its zone."""
 
 
 def describe(env: str, doc: str, example: str = "") -> Meta:
@@ -221,11 +230,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_address(url: str) -> bool:
+    """Whether the host and port of an http address are usable."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode("ascii")
+        return HOST.fullmatch(host) is not None and parts.port != 0
+    except ValueError:  # UnicodeError, for a label that is empty, too long or no IDNA, is one
+        return False
+
+
 class KnowledgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Knowledge tables: their place, and limits for each project (knowledge.md)."""
 
     directory: Annotated[
-        str | None,
+        PathText | None,
         describe(
             "ANTIPHON_KNOWLEDGE_DIRECTORY",
             "Directory of uploads and of tables in files. It must be on a local disk, and only one server "

@@ -16,7 +16,7 @@ import msgspec
 
 from antiphon.engines.host.control import EngineStateNotice, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import remove_unused_directory
-from antiphon.engines.host.supervisor_messages import SupervisorMessage
+from antiphon.engines.host.supervisor_messages import ReloadStep, SupervisorMessage
 from antiphon.processes.ipc import from_line
 from antiphon.settings.schema import decode_settings
 
@@ -25,6 +25,9 @@ NONSENSE = "STANDIN_NONSENSE"
 
 KNOWLEDGE = "STANDIN_KNOWLEDGE"
 """Environment variable: set, the process asks for the knowledge process, again and again."""
+
+RELOAD = "STANDIN_RELOAD"
+"""Environment variable: what the process does when it must prepare a reload: `die`, `hang`, or `agree`."""
 
 NOTE = "STANDIN_NOTE"
 """Environment variable: the file that the note goes to."""
@@ -37,15 +40,22 @@ def main() -> None:
     news: list[EngineStateNotice] = []
 
     def learn(line: bytes) -> None:
-        if (engine := from_line(line, SupervisorMessage).engine) is not None:
-            news.append(engine)
+        message = from_line(line, SupervisorMessage)
+        if message.engine is not None:
+            news.append(message.engine)
+        if message.order is not None:
+            is_preparing = message.order.step is ReloadStep.PREPARE
+            if is_preparing and os.environ[RELOAD] == "die":
+                os._exit(5)
+            if not is_preparing or os.environ[RELOAD] == "agree":
+                status.answer_step(message.order.number)
 
+    status = StatusPipe(config.status_fd)
     lifeline.watch(on_line=learn, on_end=lambda: _abandon(config.runtime))
     listener = socket.socket(fileno=config.listen_fd)
     if NONSENSE in os.environ:
         os.write(config.status_fd, b"hello\n")
     signal.signal(signal.SIGTERM, lambda *_: _drain(listener, config))
-    status = StatusPipe(config.status_fd)
     status.report_ready()
     if KNOWLEDGE in os.environ:
         threading.Thread(target=_ask_often, args=(status,), daemon=True).start()

@@ -7,16 +7,20 @@ printed as JSON.
 import json
 import sys
 
+from msgspec.structs import replace
+
 from antiphon.errors import AntiphonError
+from antiphon.processes.reload import ReloadHooks
 from antiphon.processes.supervisor import Programs, ServingInfo, supervise
-from antiphon.settings.models import AdapterSettings, ModelSettings
+from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.settings.server import KnowledgeSettings, LogSettings, ServerSettings
 from antiphon.telemetry.logs import configure
 
+asked = json.loads(sys.argv[1])
+
 
 def main() -> int:
-    asked = json.loads(sys.argv[1])
     settings = Settings(
         server=ServerSettings(
             port=asked.get("port", 0),
@@ -39,10 +43,18 @@ def main() -> int:
     )
     configure("info", "json")
     try:
-        return supervise(settings, announce, programs)
+        return supervise(settings, announce, programs, reload=ReloadHooks(reload))
     except AntiphonError as error:
         sys.stderr.write(f"antiphon: {error.message}\n")
         return 1
+
+
+def reload(current: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """A defect, or one more alias at each reload."""
+    if asked.get("reload") == "defect":
+        raise RuntimeError("a secret of the settings")
+    alias = AliasSettings(name=f"alias-{len(current.aliases)}", model="cantor")
+    return replace(current, aliases=(*current.aliases, alias)), ()
 
 
 def announce(serving: ServingInfo) -> None:

@@ -115,6 +115,7 @@ async def start_child(
     """
     read_end, write_end = os.pipe()
     try:
+        configuration = build_configuration(write_end)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -133,7 +134,7 @@ async def start_child(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
     )
     child = Child(process, reader)
-    child.send(build_configuration(write_end))
+    child.send(configuration)
     return child
 
 

@@ -3,13 +3,13 @@ chat template. It reads no weights and imports no library."""
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct
 from antiphon.errors import ModelFileError
+from antiphon.regular_files import open_regular, read_text
 
 WEIGHTS = "*.safetensors"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
@@ -98,11 +98,12 @@ def _read_json(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelFileError(f"{path} has more than {MAX_BYTES:,} bytes")
-        value = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            value = json.loads(file.read())
     except FileNotFoundError:
         return {}
     except OSError as problem:
-        raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+        raise ModelFileError(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, RecursionError):
         raise ModelFileError(f"{path} is no valid JSON") from None
     if not isinstance(value, dict):
@@ -113,12 +114,12 @@ def _read_json(path: Path) -> dict[str, object]:
 def _count_parameters(path: Path) -> int:
     """Counts the weights of one file by its header. Raises ModelFileError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, MAX_BYTES)))
         return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
     except OSError as problem:
-        raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+        raise ModelFileError(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         raise ModelFileError(f"{path} is no file of safetensors") from None
 
@@ -161,7 +162,7 @@ def _read_sampling(generation: Mapping[str, object]) -> SamplingOptions:
 def _read_template(path: Path) -> str | None:
     """Reads the chat template. Raises ModelFileError."""
     try:
-        return (path / TEMPLATE).read_text("utf-8")
+        return read_text(path / TEMPLATE)
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError):

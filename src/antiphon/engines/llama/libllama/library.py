@@ -220,6 +220,8 @@ def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Lib
     if sys.platform == "win32":
         raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
     prepare_environment()
+    if path.exists() and not path.is_file():  # to open a FIFO could wait forever
+        raise LibraryError(f"Cannot load {path}: it is not a regular file.")
     try:
         functions = ctypes.CDLL(str(path))
     except OSError as error:
