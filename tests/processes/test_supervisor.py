@@ -3,6 +3,7 @@ behind."""
 
 import asyncio
 import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import EngineState, SequenceStarted
+from antiphon.engines.host.child import DeathCounter
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
@@ -61,6 +63,18 @@ class Server:
                 data += chunk
         known: dict[str, Any] = json.loads(data)
         return known
+
+    def ask(self) -> tuple[int, int] | None:
+        """The status of a request, and after how many seconds the server says to try again. None if the HTTP
+        process answered, which speaks no HTTP here."""
+        with closing(http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=PATIENCE)) as line:
+            try:
+                line.request("POST", "/v1/chat/completions", b"{}")
+                reply = line.getresponse()
+                reply.read()
+            except (http.client.HTTPException, ConnectionError):
+                return None
+            return reply.status, int(reply.getheader("retry-after") or 0)
 
     def states(self, model: str = "cantor") -> list[str]:
         """What the HTTP process was told of one engine, in order."""
@@ -286,8 +300,9 @@ def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
         wait_until(lambda: b"process_given_up" in said.readline(), what="the record of it")
 
 
-def test_a_dying_http_process_returns_twice_and_no_more() -> None:
-    """Each knows the engine's state; the third death in a minute is the last."""
+def test_a_dying_http_process_always_returns() -> None:
+    """Each knows the engine's state. After the third death in a minute, the only one pauses, and requests
+    get an answer meanwhile."""
     with serving() as server:
         wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
@@ -295,10 +310,25 @@ def test_a_dying_http_process_returns_twice_and_no_more() -> None:
         wait_until(lambda: server.states() == ["ready"], what="the news of another")
         for _ in range(2):
             server.kill_http()
-        assert server.process.wait(PATIENCE) == 1
-        assert server.process.stderr is not None
-        assert b"antiphon: the HTTP process died 3 times within 60 s" in server.process.stderr.read()
+        said = server.process.stderr
+        assert said is not None
+        wait_until(lambda: b"process_rests" in said.readline(), what="the pause")
+        while (found := server.ask()) is None:
+            server.kill_http()  # the test took longer than the pause; the next one is twice as long
+        assert found[0] == 503 and 1 <= found[1] <= 60
+        wait_until(lambda: server.states() == ["ready"], what="another one after the pause")
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
         assert server.left_behind() == []
+
+
+def test_pauses_double_up_to_a_minute_and_end_after_a_minute_of_life() -> None:
+    deaths, now, pauses = DeathCounter(), 0.0, []
+    for life in (1, 1, 1, 1, 1, 1, 1, 1, 50, 61, 1):
+        now += life
+        pauses.append(deaths.add_death(now))
+        now += pauses[-1]
+    assert pauses == [0, 0, 5, 10, 20, 40, 60, 60, 60, 0, 0]
 
 
 def test_a_dying_http_process_rests_while_the_others_serve() -> None:

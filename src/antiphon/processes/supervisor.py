@@ -11,10 +11,10 @@ The knowledge process starts when a request needs it.
 
 Each child has one end of a pipe, and only this process has the other end. So the children end when the
 supervisor is killed. An engine host that dies is restarted immediately. After three deaths in a minute it is
-given up, and the HTTP processes are told. A host that cannot load its model when the server starts ends the
-server with the reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves.
-SIGUSR1 loads the settings again (`reload`). This module imports no framework and no code that only the
-children run.
+given up, and the HTTP processes are told. HTTP processes are always started again, after a pause if they die
+often (`pause_answers`). A host that cannot load its model when the server starts ends the server with the
+reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. SIGUSR1 loads the
+settings again (`reload`). This module imports no framework and no code that only the children run.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
+from antiphon.processes.pause_answers import answer_pause
 from antiphon.processes.reload import HOST_DEADLINE, CurrentSettings, Reloadable, ReloadHooks, Reloads
 from antiphon.processes.workers import MARGIN, Workers
 from antiphon.settings.schema import Settings, encode_settings
@@ -235,6 +236,9 @@ class _Supervisor:
             self._workers.on_load = loads.request
             self._knowledge = KnowledgeHost(self._current.settings, self._runtime, group)
             self._workers.on_knowledge = self._knowledge.request
+            self._workers.on_pause = lambda seconds: group.create_task(
+                answer_pause(self._listener, seconds, self._stop)
+            )
             service_tasks = [
                 group.create_task(self._announce_ready(on_serving, reloads)),
                 group.create_task(reloads.run()),

@@ -6,12 +6,13 @@ The supervisor supplies a function that starts a process.
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
+from antiphon.engines.host.child import Child, ChildWatch
 from antiphon.engines.host.control import ChildState, Status
 from antiphon.errors import AntiphonError, ErrorReport, StartupError
 from antiphon.telemetry.logs import record
@@ -37,6 +38,8 @@ class Worker(Struct, eq=False):
     """The number of the latest reload step that the process was asked to do."""
     step_replied: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process has replied to the step, or cannot reply any more."""
+    rest_end: float = 0.0
+    """Until when the process is not started again, after too many deaths; a moment of `time.monotonic`."""
     problem: ErrorReport | None = None
     """Why the process did not do the step: it refused, or it ended."""
 
@@ -69,6 +72,8 @@ class Workers:
         """Called with the name of a model that a request of a process needs."""
         self.on_knowledge: Callable[[], None] = lambda: None
         """Called when a request of a process needs the knowledge process."""
+        self.on_pause: Callable[[float], None] = lambda _: None
+        """Called with the seconds during which no process runs, because all have died too often."""
         self._count = count
         self._retire_timeout = retire_timeout + MARGIN
         self._start = start
@@ -149,33 +154,35 @@ class Workers:
 
     def _create_worker(self, index: int) -> Worker:
         """Creates the worker at an index. Does not start it."""
-        is_only = self._count == 1
-        name = "the HTTP process" if is_only else f"the HTTP process {index + 1}"
+        name = "the HTTP process" if self._count == 1 else f"the HTTP process {index + 1}"
         watch = ChildWatch(
             name,
             self._start,
             lambda *state: self._update_state(worker, *state),
-            always_restart=not is_only,
+            always_restart=True,
             on_report=lambda status: self._receive(worker, status),
+            on_rest=lambda seconds: self._note_rest(worker, seconds),
         )
         worker = Worker(watch)
         return worker
 
     def _update_state(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
-        """Stores the state of a worker. Reports a failure if the worker was given up."""
+        """Stores the state of a worker."""
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
         elif not worker.step_replied.is_set():
             worker.problem = _report(f"{worker.watch.name} ended during the reload")
             worker.step_replied.set()
-        if state is EngineState.FAILED:
-            self._on_failure(
-                StartupError(
-                    f"{worker.watch.name} died {DEATHS} times within {WINDOW:g} s; see the log above"
-                )
-            )
         self._on_change()
+
+    def _note_rest(self, worker: Worker, seconds: float) -> None:
+        """Stores until when a worker pauses. If all do, reports the time until the first one starts again."""
+        now = time.monotonic()
+        worker.rest_end = now + seconds
+        first_end = min(worker.rest_end for worker in self._serving)
+        if first_end > now:
+            self.on_pause(first_end - now)
 
     def _receive(self, worker: Worker, status: Status) -> None:
         """Stores a worker's reply to a reload step, or passes its request on."""

@@ -23,8 +23,10 @@ from antiphon.telemetry.logs import record
 
 DEATHS = 3
 WINDOW = 60.0
-"""After DEATHS deaths within WINDOW seconds, a child is not restarted, or only after a pause of WINDOW
-seconds."""
+"""After DEATHS deaths within WINDOW seconds, a child is not restarted, or only after a pause."""
+
+FIRST_PAUSE = 5.0
+"""Seconds of the first pause. Each further death doubles it, up to WINDOW."""
 
 REPORT_TIMEOUT = 4.0
 MAX_TIMEOUTS = 5
@@ -143,12 +145,17 @@ class DeathCounter(Struct):
 
     times: deque[float] = field(default_factory=deque)
 
-    def add_death(self, now: float) -> bool:
-        """Counts one more death. Returns whether there are too many."""
+    def add_death(self, now: float) -> float:
+        """Counts one more death. Returns the seconds of the pause that follows; 0 before the third death
+        within WINDOW."""
         self.times.append(now)
         while now - self.times[0] > WINDOW:
             self.times.popleft()
-        return len(self.times) >= DEATHS
+        if len(self.times) < DEATHS:
+            return 0.0
+        pause = min(WINDOW, FIRST_PAUSE * 2.0 ** (len(self.times) - DEATHS))
+        self.times = deque((moment + pause for moment in self.times), maxlen=16)  # a pause is no life
+        return pause
 
 
 class ChildWatch:
@@ -193,22 +200,18 @@ class ChildWatch:
                 raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
             problem = error and error.message
             record("process_ended", logging.WARNING, process=self.name, how=ending, error=problem)
-            too_many = self._deaths.add_death(time.monotonic())
-            if too_many and not self._always_restart:
+            pause = self._deaths.add_death(time.monotonic())
+            if pause and not self._always_restart:
                 record("process_given_up", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
                 self._on_state(EngineState.FAILED, None)
                 return
             self._on_state(EngineState.RESTARTING, None)
-            if too_many:
-                await self._rest()
-
-    async def _rest(self) -> None:
-        """Pauses before the next start, to leave the machine to other processes."""
-        record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
-        self._on_rest(WINDOW)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WINDOW):
-                await self._stop_requested.wait()
+            if pause:  # it leaves the machine to other processes
+                record("process_rests", logging.ERROR, process=self.name, seconds=pause)
+                self._on_rest(pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stop_requested.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
         """Runs one process from start to end. Returns a description of its end, and the error that it
