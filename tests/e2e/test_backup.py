@@ -192,3 +192,63 @@ def test_a_restore_without_a_database_makes_none(tmp_path: Path) -> None:
     assert restored.returncode == 0 and "pg_restore" in restored.stderr
     assert "upgrade" not in restored.stderr and "revision" not in restored.stdout
     assert not (other / "antiphon.db").exists()
+
+
+def test_restored_secrets_are_private_whatever_the_backup_allows(tmp_path: Path) -> None:
+    home, other, backup = tmp_path / "home", tmp_path / "other", tmp_path / "backup"
+    for name in ("pepper", "admin.key", "antiphon.toml", "spool/one", "knowledge/p/x", "adapters/a.gguf"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
+    shutil.copy(FIRST, home / "antiphon.db")
+    assert run(home, "backup", str(backup)).returncode == 0
+    for path in backup.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o666)  # as a copy to a disk without modes leaves them
+    assert run(other, "restore", str(backup)).returncode == 0
+    modes = {str(path.relative_to(other)): path.stat().st_mode & 0o777 for path in other.rglob("*")}
+    assert modes.pop("adapters/a.gguf") == 0o644
+    files = {"pepper", "admin.key", "antiphon.toml", "antiphon.db", "spool/one", "knowledge/p/x"}
+    assert files <= modes.keys() and all(modes[name] == 0o600 for name in files)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not a complete backup"),
+        (b"\xff", "is not a complete backup"),
+        (b"[" * 100_000, "is not a complete backup"),
+        (b"[]", "is not a complete backup"),
+        (b'{"format": 1, "version": "1.0.0", "has_database": true, "revision": "0001"}', "`files`"),
+        (
+            b'{"format": 1, "version": "1.0.0", "has_database": true, "revision": "0001", "files": []}',
+            "`$.files`",
+        ),
+        (
+            b'{"format": 1, "version": 1, "has_database": true, "revision": "0001", "files": {}}',
+            "`$.version`",
+        ),
+        (b'{"format": "1", "version": "1.0.0"}', "`$.format`"),
+        (
+            b'{"format": 1, "version": "1.0.0", "has_database": false, "revision": {}, "files": {}}',
+            "`$.revision`",
+        ),
+        (
+            b'{"format": 1, "version": "1", "has_database": false, "revision": null, "files": {"a": 1}}',
+            "`$.files",
+        ),
+        (
+            b'{"format": 2, "version": "9.0.0", "records": []}',
+            "another version of Antiphon (9.0.0), in format 2",
+        ),
+        (
+            b'{"format": 1, "version": "1", "has_database": false, "revision": null, "files": {"": ""}}',
+            "complete",
+        ),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "manifest.json").write_bytes(content)
+    done = run(tmp_path / "home", "restore", str(tmp_path / "backup"))
+    (line,) = done.stderr.strip().splitlines()
+    assert (done.returncode, done.stdout) == (1, "") and said in line
+    assert not (tmp_path / "home").exists()

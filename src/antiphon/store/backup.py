@@ -20,9 +20,12 @@ from contextlib import closing, suppress
 from hashlib import file_digest
 from pathlib import Path
 
+import msgspec
+
 import antiphon
-from antiphon.domain.values import Struct
+from antiphon.domain.values import Struct, asdict
 from antiphon.errors import StoreRefused
+from antiphon.regular_files import open_regular
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -30,8 +33,11 @@ DATABASE = "database.db"
 SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
 LOCK_SUFFIX = ".lock"
+ADAPTERS = "adapters"
 OWNER_ONLY = 0o600
-"""The mode of an incomplete copy. Its content can be secret."""
+"""The mode of restored files, and of incomplete copies. Their content can be secret."""
+READABLE = 0o644
+"""The most rights of a restored adapter: the user of the engines can have to read it."""
 JOURNAL_SUFFIXES = ("-wal", "-shm", "-journal")
 HOME_FILES = frozenset({"pepper", "admin.key", "antiphon.toml"})
 """The files of the home that are copied. Models can be downloaded again; the other files belong to a
@@ -50,9 +56,17 @@ class BackupSources(Struct, frozen=True):
     """Maps names in the backup to the other directories: spool, knowledge and adapters."""
 
 
+class ManifestHead(Struct, frozen=True):
+    """What every format of a manifest has."""
+
+    format: int
+    version: str
+
+
 class Manifest(Struct, frozen=True):
     """The list of a backup's files, and the version that wrote them."""
 
+    format: int
     version: str
     has_database: bool
     revision: str | None
@@ -79,7 +93,7 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
             if (sources.home / name).is_file():
                 copy_file(sources.home / name, folder / "home" / name)
         files = {str(path.relative_to(folder)): _digest(path) for path in _list_files(folder)}
-        manifest = Manifest(antiphon.__version__, has_database, sources.revision, files)
+        manifest = Manifest(FORMAT, antiphon.__version__, has_database, sources.revision, files)
         _write_manifest(folder, manifest)
     except (OSError, sqlite3.Error) as problem:
         raise StoreRefused(f"{folder} is incomplete, remove it: {problem}") from None
@@ -89,15 +103,17 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Reads a backup's manifest and compares every file with it. Raises StoreRefused."""
     try:
-        values = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if values["format"] != FORMAT:
+        with open_regular(folder / MANIFEST) as file:
+            content = file.read()
+        head = msgspec.json.decode(content, type=ManifestHead)
+        if head.format != FORMAT:
             raise StoreRefused(
-                f"{folder} was made by a later version of Antiphon "
-                f"({values['version']}); restore it with that version"
+                f"{folder} was made by another version of Antiphon ({head.version}), in format {head.format} "
+                f"instead of {FORMAT}; restore it with that version"
             )
-        manifest = Manifest(values["version"], values["has_database"], values["revision"], values["files"])
+        manifest = msgspec.json.decode(content, type=Manifest)
         damaged = [name for name, digest in manifest.files.items() if _digest(folder / name) != digest]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as problem:
         raise StoreRefused(f"{folder} is not a complete backup: {problem}") from None
     if damaged:
         raise StoreRefused(f"{folder} is damaged: {', '.join(damaged)}")
@@ -105,14 +121,17 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> None:
-    """Copies every file to its target. Raises StoreRefused if a target exists, before anything is copied, or
-    if a file cannot be written."""
+    """Copies every file to its target. Only the owner can read them, whatever their modes in the backup.
+    Adapters are no secrets and can stay readable. Raises StoreRefused if a target exists, before anything is
+    copied, or if a file cannot be written."""
     targets_by_name = {name: _find_target(name, targets) for name in manifest.files}
     if existing := sorted(str(target) for target in targets_by_name.values() if target.exists()):
         raise StoreRefused(f"nothing was restored: {existing[0]} exists already; move it elsewhere")
     try:
         for name, target in targets_by_name.items():
             copy_file(folder / name, target)
+            is_adapter = Path(name).parts[0] == ADAPTERS
+            target.chmod(target.stat().st_mode & READABLE if is_adapter else OWNER_ONLY)
     except OSError as problem:
         written = ", ".join(str(target) for target in targets_by_name.values() if target.exists())
         raise StoreRefused(
@@ -169,7 +188,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
@@ -188,14 +207,7 @@ def _find_target(name: str, targets: BackupSources) -> Path:
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest after all other files are on the disk."""
-    values = {
-        "format": FORMAT,
-        "version": manifest.version,
-        "made": int(time.time()),
-        "has_database": manifest.has_database,
-        "revision": manifest.revision,
-        "files": dict(manifest.files),
-    }
+    values = {**asdict(manifest), "made": int(time.time())}
     for name in manifest.files:
         with (folder / name).open("rb") as copy:
             os.fsync(copy.fileno())
