@@ -5,7 +5,9 @@ import time
 
 import pytest
 
+from antiphon.ledger.recorder import EXPIRY_S
 from tests.support.server import read_event, serving
+from tests.support.waiting import wait_until
 
 CANARY = "canary-5f3c"
 DOCUMENT = "canary-77d0"
@@ -79,6 +81,15 @@ def test_a_project_that_wants_it_has_its_requests_and_answers(tmp_path):
         assert is_in_the_ledger()
         client.delete("/admin/v1/projects/default/recording", headers=admin)
         ask(f"{CANARY} after")
+        database = [home / f"antiphon.db{suffix}" for suffix in ("", "-wal")]
+        assert any(CANARY.encode() in path.read_bytes() for path in database)
+        erased = client.delete("/admin/v1/requests?project=default", headers=admin)
+        assert erased.json()["removed"] == 2
+        wait_until(
+            lambda: not any(CANARY.encode() in path.read_bytes() for path in database),
+            2 * EXPIRY_S + PATIENCE,
+            "the texts are overwritten; a log that others read is truncated by the next expiry",
+        )
         lines = "\n".join(server.lines)
     assert CANARY not in lines
     whole = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())

@@ -1,15 +1,21 @@
 """Requests that projects keep, in SQLite and in PostgreSQL."""
 
+import sqlite3
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import sqlalchemy as sa
 
 from antiphon.domain.tenancy import Project, RecordedRequest, RecordingPolicy, Redaction
+from antiphon.domain.values import replace
 from antiphon.errors import NotFound
+from antiphon.ledger.recorder import StoreRecorder
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.request_log import SqlRecords
+from antiphon.store.tenancy import SqlTenancy
+from tests.support.stores import open_new_store
+from tests.support.waiting import wait_until
 
 NOW = 1_000_000
 
@@ -134,3 +140,64 @@ def test_a_project_says_how_its_requests_are_kept(tenancy):
     tenancy.change_project(plain, by)
     assert plain in tenancy.load_directory().projects
     assert '"days": 30' in tenancy.load_audit_entries(9)[1].detail.replace("\\", "")
+
+
+CANARY = b"canary-of-a-removed-text"
+
+
+@pytest.fixture
+def sqlite_home(tmp_path):
+    """A database of SQLite in a folder of its own, whose files the test reads."""
+    with closing(open_new_store(tmp_path / "antiphon.db")) as database:
+        tenancy = SqlTenancy(database)
+        tenancy.add_project(Project("one", "One", 5), ChangeAuthor("operator", 5, tenancy.load_revision()))
+        yield tmp_path, database
+
+
+def is_found(folder):
+    """Whether a file of the folder has the canary. Other processes can see the files like this."""
+    return any(CANARY in path.read_bytes() for path in folder.iterdir())
+
+
+def with_canary(number):
+    """A small record, and one that needs several pages."""
+    text = CANARY.decode() * (1 if number % 2 else 1_000)
+    return replace(made(number), request=text, answer=text)
+
+
+@pytest.mark.parametrize("deed", ["expire", "erase"])
+def test_no_file_of_sqlite_has_a_removed_text(sqlite_home, deed):
+    folder, database = sqlite_home
+    records = SqlRecords(database)
+    records.add([with_canary(number) for number in range(20)])
+    assert is_found(folder)
+    if deed == "erase":
+        records.erase("one", 50_000, ChangeAuthor("ann", 9))
+    else:
+        records.expire(NOW + 100)
+    assert not is_found(folder)
+
+
+def test_expired_texts_leave_the_files_of_a_running_recorder(sqlite_home):
+    """Its clock is a day and more ahead of the records."""
+    folder, database = sqlite_home
+    SqlRecords(database).add([with_canary(number) for number in range(4)])
+    recorder = StoreRecorder(SqlRecords(database), lambda: NOW + 2 * 86_400.0)
+    recorder.start()
+    try:
+        wait_until(lambda: not is_found(folder), what="the texts are overwritten")
+    finally:
+        recorder.stop(50)
+
+
+def test_a_reader_delays_the_truncation_until_the_next_expiry(sqlite_home):
+    folder, database = sqlite_home
+    records = SqlRecords(database)
+    records.add([with_canary(1)])
+    with closing(sqlite3.connect(folder / "antiphon.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM requests_logged").fetchone()
+        assert records.erase("one", 50_000, ChangeAuthor("ann", 9))[0] == 1
+        assert is_found(folder)
+    assert records.expire(NOW) == 0
+    assert not is_found(folder)

@@ -39,6 +39,9 @@ UPGRADE = "antiphon store upgrade"
 BUSY_MS = 10_000
 """Milliseconds that SQLite waits for another process to finish writing."""
 
+LOG_WAIT_MS = 500
+"""Milliseconds that `truncate_log` waits for readers. Other processes cannot write meanwhile."""
+
 WAL_PAUSE_S = 0.01
 """Seconds before the next attempt to set SQLite's journal mode."""
 
@@ -282,6 +285,17 @@ class Database:
             connection.detach()
             yield connection
 
+    def truncate_log(self) -> bool:
+        """Moves SQLite's write-ahead log into the database, and empties its file: earlier versions of changed
+        pages are in it. Returns False if others read or write for LOG_WAIT_MS, so that it stays. PostgreSQL
+        manages its log itself. Raises StoreUnavailable."""
+        if self.file is None:
+            return True
+        with self.autocommit() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={LOG_WAIT_MS}")
+            is_busy, _, _ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        return not is_busy
+
     @contextmanager
     def _altering(self) -> Iterator[Connection]:
         """Opens one transaction that can rebuild tables. Raises StoreUnavailable, and StoreRefused if a
@@ -425,7 +439,13 @@ def _make_sqlite_engine(url: sa.URL, shown_url: str) -> Engine:
         # The driver must not begin transactions: `begin` below does this.
         connection.isolation_level = None
         cursor = connection.cursor()
-        for pragma in (f"busy_timeout={BUSY_MS}", "synchronous=FULL", "foreign_keys=ON"):
+        # secure_delete overwrites what is deleted; `truncate_log` removes it from the write-ahead log.
+        for pragma in (
+            f"busy_timeout={BUSY_MS}",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "secure_delete=ON",
+        ):
             cursor.execute(f"PRAGMA {pragma}")
         _switch_to_wal(cursor)
         cursor.close()

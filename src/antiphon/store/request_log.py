@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.tenancy import RecordedRequest
+from antiphon.errors import StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
@@ -31,6 +33,9 @@ class SqlRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._is_log_truncated = False
+        """Whether the database's log has no removed text. At the start an earlier process can have left
+        some."""
 
     def add(self, records: Sequence[RecordedRequest]) -> None:
         if not records:
@@ -63,8 +68,11 @@ class SqlRecords:
 
     def expire(self, now: int) -> int:
         with self._database.writing() as connection:
-            connection.execute(SUMMARIES.delete().where(SUMMARIES.c.expires <= now))
-            return connection.execute(RECORDS.delete().where(RECORDS.c.expires <= now)).rowcount
+            summaries = connection.execute(SUMMARIES.delete().where(SUMMARIES.c.expires <= now)).rowcount
+            removed = connection.execute(RECORDS.delete().where(RECORDS.c.expires <= now)).rowcount
+        if summaries or removed or not self._is_log_truncated:
+            self._is_log_truncated = self._database.truncate_log()
+        return removed
 
     def note_reading(self, project: str, detail: Mapping[str, object], author: ChangeAuthor) -> None:
         row = {"at": author.at, "actor": author.actor, "action": "project.read_requests", "target": project}
@@ -82,6 +90,9 @@ class SqlRecords:
             last_erasure = read_erasures(change.connection, {project}).get(project, until)
             _set_mark(change.connection, ERASURE_MARK + project, str(max(until, last_erasure)))
             change.write_audit_entry("project.erase_requests", project, {"removed": removed})
+        self._is_log_truncated = False  # if this fails, the next `expire` tries again
+        with suppress(StoreUnavailable):  # the requests are removed
+            self._is_log_truncated = self._database.truncate_log()
         return removed, change.revision
 
 
