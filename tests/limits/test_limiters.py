@@ -8,6 +8,8 @@ from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, 
 from tests.limits.kinds import ended
 from tests.support.limits import NOON, ONE, limit, output_tokens
 
+MONTH_S = 31 * 86_400
+
 OUTPUT = Measure.OUTPUT_TOKENS
 
 
@@ -145,6 +147,20 @@ async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
     await limiter.reserve("b", [budget], output_tokens(10))
     clock.advance(-2)
     assert (await limiter.read_status([budget]))[0].remaining == 30
+
+
+@pytest.mark.parametrize("window", [Window.DAY, Window.WEEK, Window.MONTH])
+async def test_a_clock_that_jumps_ahead_several_times_and_back_forgets_nothing(limiter, clock, window):
+    """Each jump is to another period, in which something is used too."""
+    budget = limit(100, OUTPUT, window)
+    await limiter.reserve("a", [budget], output_tokens(70))
+    for number in range(5):
+        clock.set_forward(MONTH_S)
+        await limiter.reserve(f"ahead {number}", [budget], output_tokens(90))
+    clock.set_forward(-5 * MONTH_S)
+    assert (await limiter.read_status([budget]))[0].remaining == 30
+    await ended(limiter, "a", output_tokens(20))
+    assert (await limiter.read_status([budget]))[0].remaining == 80
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])

@@ -19,6 +19,9 @@ BUCKETS = 1_000
 60 seconds exceeds the limit, and an amount counts for at most one bucket too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND_NS = 1_000_000_000
+MAX_PERIODS = 16
+"""The most calendar periods of one counter that are stored."""
+
 CONCURRENT_RETRY_S = 1.0
 """Seconds after which a client should retry when too many requests run."""
 
@@ -137,8 +140,8 @@ class CalendarWindow:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._periods: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the beginning of the period. The last two periods are stored, in case the clock is set
-        back."""
+        """Amounts by the beginning of the period. The last MAX_PERIODS are stored, the latest used one last,
+        because the clock can be set forward several times and then back."""
         self._period = (0, 0)
         """Beginning and end, in Unix seconds, of the period that `_find_begin` found last."""
 
@@ -152,7 +155,7 @@ class CalendarWindow:
         begin, periods = self._find_begin(now.wall), self._periods
         periods[begin] = periods.get(begin, 0) + amount
         periods.move_to_end(begin)
-        while len(periods) > 2:
+        while len(periods) > MAX_PERIODS:
             periods.popitem(last=False)
         return begin
 

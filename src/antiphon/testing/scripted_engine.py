@@ -78,6 +78,10 @@ class FakeClock:
         self._monotonic += seconds
         self._wall += seconds
 
+    def set_forward(self, seconds: float) -> None:
+        """Moves the wall time alone, as somebody who sets the machine's clock."""
+        self._wall += seconds
+
     def monotonic(self) -> float:
         return self._monotonic
 
