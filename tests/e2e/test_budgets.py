@@ -118,3 +118,41 @@ def test_used_and_remaining_amounts_agree_with_the_ledger(place: Place) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     asked = {"request_id": refused.headers["x-request-id"]}
     assert place.operator.get("/admin/v1/usage/entries", params=asked).json()["data"] == []
+
+
+def test_a_service_key_that_acts_for_users_counts_for_its_project_alone(place: Place) -> None:
+    """Whatever it uses, the users have their own limits to themselves, also limits that are set later and
+    begin with what the ledger knows."""
+    operator = place.operator
+
+    def make(noun: str, **said: object) -> dict[str, Any]:
+        made = operator.post(f"/admin/v1/{noun}", json=said)
+        assert made.status_code == 201, made.text
+        return dict(made.json())
+
+    def limit_requests(subject: str, target: str, amount: int) -> None:
+        make("limits", subject=subject, target=target, measure="requests", amount=amount, window="day")
+
+    def ask(secret: str, **headers: str) -> httpx2.Response:
+        said = TEXT | {"max_tokens": 1}
+        return place.client.post("/v1/completions", json=said, headers=_bearer(secret) | headers)
+
+    other = make("projects", name="Other")["id"]
+    users = [make("users", name=name)["id"] for name in ("Ann", "Bob")]
+    for user in users:
+        for project in ("default", other):
+            member = operator.put(f"/admin/v1/projects/{project}/members/{user}", json={"role": "member"})
+            assert member.status_code == 200
+    ann, bob = (make("keys", kind="access_token", user=user, project="default")["secret"] for user in users)
+    bot = make("keys", kind="service", project=other)["secret"]
+    limit_requests("user", users[0], 2)
+    limit_requests("project", other, 6)
+    acted = [ask(bot, **{"x-user-id": user}) for user in users for _ in range(3)]
+    assert [reply.status_code for reply in acted] == [200] * 6
+    assert [ask(ann).status_code for _ in range(3)] == [200, 200, 429]
+    for reply in acted:
+        assert place.entry(reply.headers["x-request-id"])["user"] in users
+    limit_requests("user", users[1], 2)
+    assert [ask(bob).status_code for _ in range(3)] == [200, 200, 429]
+    refused = ask(bot, **{"x-user-id": users[1]})
+    assert refused.status_code == 429 and f"the project {other}" in refused.json()["error"]["message"]

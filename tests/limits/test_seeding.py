@@ -78,6 +78,23 @@ async def test_what_a_rotated_key_used_counts_for_its_successor(entries):
     seeds.close()
 
 
+async def test_what_a_service_key_used_for_a_user_counts_for_its_project_alone(entries):
+    entries.add([entry("a", 1, 1), entry("b", 2, 10, key="key_2", project="other")])
+    seeds = LedgerSeeder(entries, lambda: NOON, service_keys=lambda: frozenset({"key_2"}))
+    limits = [
+        of("user", Subject.USER, "user_1"),
+        of("key", Subject.KEY, "key_2"),
+        of("project", Subject.PROJECT, "other"),
+    ]
+    taken = await seeds(limits)
+    assert {id_: sum(amount for _, amount in parts) for id_, parts in taken.items()} == {
+        "user": 1,
+        "key": 10,
+        "project": 10,
+    }
+    seeds.close()
+
+
 async def test_spooled_entries_reach_the_ledger_before_it_is_read(entries):
     seeds = LedgerSeeder(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
     assert await seeds([limit(5, Measure.CONCURRENT)]) == {}

@@ -2,7 +2,7 @@
 process, and for a new limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -75,16 +75,19 @@ class LedgerSeeder:
         get_time: Callable[[], float],
         drain: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
+        service_keys: Callable[[], Set[str]] = frozenset,
         started_ms: int | None = None,
     ) -> None:
         """`get_time` returns Unix seconds. `drain` writes all spooled entries into the ledger. `families`
-        returns the id of the first key of its family for each rotated key. `drain` and `families` block, and
-        raise StoreUnavailable. `started_ms`: when the coordinator started, in Unix milliseconds. Requests
+        returns the id of the first key of its family for each rotated key. `service_keys` returns the ids of
+        service keys, whose requests do not count for users. These three block, and raise StoreUnavailable.
+        `started_ms`: when the coordinator started, in Unix milliseconds. Requests
         that ended later are not read from the ledger, because processes report them to the coordinator."""
         self._entries = entries
         self._get_time = get_time
         self._drain = drain
         self._families = families
+        self._service_keys = service_keys
         self._started_ms = started_ms
         self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
 
@@ -104,13 +107,15 @@ class LedgerSeeder:
             self._drain()
         amounts: dict[str, list[tuple[float, int]]] = {}
         families = self._families()
+        has_user_limits = any(limit.subject is Subject.USER for limit in counted_limits)
+        service_keys = self._service_keys() if has_user_limits else frozenset()
         now = self._get_time()
         queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
         for limit in counted_limits:
             queries.setdefault((limit.window, self._find_upper_bound(limit, now)), []).append(limit)
         for (window, until_ms), limits_of_query in queries.items():
             rows = self._entries.sum_usage(*_find_start(window, now), until_ms)
-            for id_, at, amount in _match_rows(rows, limits_of_query, families):
+            for id_, at, amount in _match_rows(rows, limits_of_query, families, service_keys):
                 amounts.setdefault(id_, []).append((at, amount))
         return amounts
 
@@ -134,7 +139,10 @@ def _find_start(window: Window | None, now: float) -> tuple[int, int]:
 
 
 def _match_rows(
-    rows: Iterable[UsedAmounts], limits: Sequence[Limit], families: Mapping[str, str]
+    rows: Iterable[UsedAmounts],
+    limits: Sequence[Limit],
+    families: Mapping[str, str],
+    service_keys: Set[str],
 ) -> Iterable[tuple[str, float, int]]:
     """Yields limit id, Unix seconds and amount, for each row and each limit that counts it."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
@@ -144,15 +152,14 @@ def _match_rows(
             target = families.get(target, target)
         by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        row_limits = chain.from_iterable(by_target.get(target, ()) for target in _list_targets(row, families))
+        targets = [
+            (Subject.KEY, families.get(row.key, row.key)),
+            (Subject.PROJECT, row.project),
+            (Subject.MODEL, row.model),
+        ]
+        if row.key not in service_keys:  # as in `RuleSet` of `pipeline.reserve`
+            targets.append((Subject.USER, row.user))
+        row_limits = chain.from_iterable(by_target.get(target, ()) for target in targets)
         for limit in row_limits:
             if limit.models is None or matches((limit.models,), row.model):
                 yield limit.id, row.at / SECOND_MS, row.amounts.get_amount(limit.measure)
-
-
-def _list_targets(row: UsedAmounts, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
-    """Yields the key, user, project and model whose limits count this row."""
-    yield Subject.KEY, families.get(row.key, row.key)
-    yield Subject.USER, row.user
-    yield Subject.PROJECT, row.project
-    yield Subject.MODEL, row.model

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from antiphon.domain.context import Context
-from antiphon.domain.identity import Actor, matches
+from antiphon.domain.identity import Actor, ActorKind, matches
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject
 from antiphon.domain.prices import Price, find_currency
 from antiphon.domain.values import Struct, field
@@ -62,10 +62,11 @@ class RuleSet:
         return limits
 
     def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
-        """Yields the limits of the actor's key, project and user and of the model."""
+        """Yields the limits of the actor's key, project and user and of the model. A service key that acts
+        for a user counts for its project alone: it cannot use up what the user has in other projects."""
         key = self._families.get(actor.id, actor.id)
         targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
-        if actor.user is not None:
+        if actor.user is not None and actor.kind is not ActorKind.SERVICE_KEY:
             targets.append((Subject.USER, actor.user))
         for target in targets:
             for limit in self._limits_by_target.get(target, ()):

@@ -114,7 +114,7 @@ class LimitService:
                     _has_target(families, limit, actor.id) or self._find_key(actor, limit.target) is not None
                 )
             case Subject.USER:
-                return limit.target == actor.user
+                return limit.target == actor.user and actor.kind is not ActorKind.SERVICE_KEY
             case Subject.PROJECT:
                 return limit.target == actor.project and actor.kind is ActorKind.USER
             case Subject.MODEL:

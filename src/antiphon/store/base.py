@@ -107,6 +107,9 @@ class TenancyStore(Protocol):
     def load_families(self) -> Mapping[str, str]:
         """Returns the family of each rotated key: the id of the first key, by the id of the successor."""
 
+    def load_service_keys(self) -> frozenset[str]:
+        """Returns the ids of all service keys."""
+
     def load_audit_entries(
         self, limit: int, before: int | None = None, target: str | None = None
     ) -> Sequence[AuditEntry]:

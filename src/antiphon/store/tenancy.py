@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
+from antiphon.domain.tenancy import AuditEntry, Key, KeyKind, Membership, Project, User
 from antiphon.domain.values import asdict, fields
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
@@ -156,6 +156,12 @@ class SqlTenancy:
         query = sa.select(key.id, key.family).where(key.family.is_not(None))
         with self._database.reading() as connection:
             return {str(id_): str(family) for id_, family in connection.execute(query)}
+
+    def load_service_keys(self) -> frozenset[str]:
+        key = schema.keys.c
+        with self._database.reading() as connection:
+            query = sa.select(key.id).where(key.kind == KeyKind.SERVICE)
+            return frozenset(connection.execute(query).scalars())
 
     def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
         with change_directory(

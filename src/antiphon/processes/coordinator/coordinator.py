@@ -376,7 +376,9 @@ async def open_seeder(
         if drain is not None and not drain.drain_now() and not drain.status.other_is_draining:
             raise StoreUnavailable("the spool is not in the database yet")
 
-    seeder = LedgerSeeder(entries, clock.wall, drain_spool, tenancy.load_families, started_ms)
+    seeder = LedgerSeeder(
+        entries, clock.wall, drain_spool, tenancy.load_families, tenancy.load_service_keys, started_ms
+    )
     try:
         yield seeder
     finally:
