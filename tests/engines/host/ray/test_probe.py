@@ -4,7 +4,7 @@ the port opens."""
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,14 +33,21 @@ class Head:
 
     requires_token: bool
     versions: dict[str, str] = field(default_factory=dict)
+    refusal: str = "InvalidAuthToken: Authentication token is missing or incorrect"
+    """The words of Ray."""
+    takes: Callable[[str | None], bool] = lambda said: said == f"Bearer {TOKEN}"
+    """Which `authorization` it takes."""
+    seen: list[str | None] = field(default_factory=list)
+    """The `authorization` of each call."""
 
     def answer(self, method: str, call: Any) -> bytes:
         import grpc
         from ray.core.generated import gcs_service_pb2 as messages
 
-        metadata = dict(call.invocation_metadata())
-        if self.requires_token and metadata.get("authorization") != f"Bearer {TOKEN}":
-            call.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+        authorization = dict(call.invocation_metadata()).get("authorization")
+        self.seen.append(authorization)
+        if self.requires_token and not self.takes(authorization):
+            call.abort(grpc.StatusCode.UNAUTHENTICATED, self.refusal)
         if method == GET_VALUE:
             value = json.dumps(self.versions).encode()
             return bytes(messages.InternalKVGetReply(value=value).SerializeToString())
@@ -70,9 +77,25 @@ def serve_head(head: Head) -> Iterator[str]:
 def test_a_cluster_that_requires_no_token_is_refused() -> None:
     with (
         serve_head(Head(requires_token=False)) as address,
-        pytest.raises(StartupError, match="requires no token, so everybody who reaches it can run programs"),
+        pytest.raises(
+            StartupError, match="requires no token or takes any, so everybody who reaches it can run programs"
+        ),
     ):
         probe_cluster(ClusterAddress(address, TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (Head(True, refusal="log in first", takes=lambda _: False), "no Ray cluster answers at"),
+        (Head(True, takes=lambda said: said is not None), "requires no token or takes any"),
+    ],
+    ids=["another program", "takes any token"],
+)
+def test_the_token_goes_to_heads_alone(head: Head, reason: str) -> None:
+    with serve_head(head) as address, pytest.raises(StartupError, match=reason):
+        probe_cluster(ClusterAddress(address, TOKEN))
+    assert head.seen and f"Bearer {TOKEN}" not in head.seen
 
 
 def test_a_cluster_of_another_version_is_refused() -> None:

@@ -12,12 +12,12 @@ import json
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from antiphon.engines.host.control import Lifeline, StatusPipe
 from antiphon.engines.host.ray.config import (
@@ -32,10 +32,6 @@ from antiphon.processes.ipc import FrameError, from_line
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record
 
-if TYPE_CHECKING:
-    import grpc
-
-
 CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 LIST_NODES = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 GET_VALUE = "/ray.rpc.InternalKVGcsService/InternalKVGet"
@@ -44,18 +40,29 @@ REPLY_DEADLINE = 10.0
 """Seconds for one reply of a head."""
 
 
-def probe_cluster(cluster: ClusterAddress) -> None:
-    """Checks that the cluster can be joined. Raises StartupError with the remedy."""
-    import grpc
+TOKEN_REFUSAL = "UNAUTHENTICATED InvalidAuthToken"
+"""How the refusal of a head begins that gets no token or a wrong one."""
 
+MAX_REFUSAL = 200
+"""The most characters of a refusal in a message."""
+
+
+def probe_cluster(cluster: ClusterAddress) -> None:
+    """Checks that the cluster can be joined. Raises StartupError with the remedy.
+
+    The token is sent only to a server that refuses a call without a token and one with a random token, both
+    in the words of Ray's head. Another program that listens at the address by mistake does not get it.
+    """
     installed = require_ray()
-    reply = ask_head(cluster.address, CHECK_ALIVE, b"", token=None)
-    if isinstance(reply, bytes):
+    replies = [
+        ask_head(cluster.address, CHECK_ALIVE, b"", token) for token in (None, secrets.token_urlsafe(32))
+    ]
+    if any(isinstance(reply, bytes) for reply in replies):
         raise StartupError(
-            f"the Ray cluster at {cluster.address} requires no token, so everybody who reaches it can run "
-            "programs on its machines: start all of it with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            f"the Ray cluster at {cluster.address} requires no token or takes any, so everybody who reaches "
+            "it can run programs on its machines: start all of it with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         )
-    if reply != grpc.StatusCode.UNAUTHENTICATED:
+    if not all(isinstance(reply, str) and reply.startswith(TOKEN_REFUSAL) for reply in replies):
         raise StartupError(
             f"no Ray cluster answers at {cluster.address}: start its head with `ray start --head`, or "
             "correct --cluster"
@@ -68,8 +75,9 @@ def probe_cluster(cluster: ClusterAddress) -> None:
     require_versions(fetch_versions(cluster), installed, cluster.address)
 
 
-def ask_head(address: str, path: str, request: bytes, token: str | None) -> "bytes | grpc.StatusCode":
-    """Calls a head once. Returns its reply, or the status of its refusal or of the failed connection."""
+def ask_head(address: str, path: str, request: bytes, token: str | None) -> bytes | str:
+    """Calls a head once. Returns its reply, or the status and words of its refusal or of the failed
+    connection."""
     import grpc
 
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
@@ -78,8 +86,7 @@ def ask_head(address: str, path: str, request: bytes, token: str | None) -> "byt
         try:
             reply: bytes = call(request, timeout=REPLY_DEADLINE, metadata=metadata)
         except grpc.RpcError as problem:
-            status: grpc.StatusCode = problem.code()
-            return status
+            return f"{problem.code().name} {problem.details()}"[:MAX_REFUSAL]
         return reply
 
 
