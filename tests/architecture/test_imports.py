@@ -115,6 +115,7 @@ BORDERS = {
         "antiphon.engines.vllm.rows",
         "antiphon.ledger.segments",
         "antiphon.retrieval.ingest.document_reader",
+        "antiphon.store.backup",
     ),
     "llguidance": ("antiphon.constraints",),
     "gguf": ("antiphon.weights.convert",),

@@ -23,6 +23,9 @@ BROAD_EXCEPT = {
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.weights.hub.download": "an error of the thread that asks is raised in the thread that waits",
     "antiphon.processes.supervisor": "it outlives everything it starts",
+    "antiphon.processes.engine_hosts": "the supervisor outlives a host that cannot be started",
+    "antiphon.processes.reload": "the supervisor outlives a reload, whatever stops it",
+    "antiphon.assembly.reload": "an HTTP process outlives a reload that it cannot prepare",
 }
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (

@@ -152,7 +152,7 @@ def _match_rows(
             target = families.get(target, target)
         by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        targets = [
+        targets: list[tuple[Subject, str | None]] = [
             (Subject.KEY, families.get(row.key, row.key)),
             (Subject.PROJECT, row.project),
             (Subject.MODEL, row.model),

@@ -72,7 +72,7 @@ class Workers:
         """Called with the name of a model that a request of a process needs."""
         self.on_knowledge: Callable[[], None] = lambda: None
         """Called when a request of a process needs the knowledge process."""
-        self.on_pause: Callable[[float], None] = lambda _: None
+        self.on_pause: Callable[[float], object] = lambda _: None
         """Called with the seconds during which no process runs, because all have died too often."""
         self._count = count
         self._retire_timeout = retire_timeout + MARGIN

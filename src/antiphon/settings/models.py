@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from antiphon.domain.models import ADAPTER_NAME, STAR
 from antiphon.errors import SettingsError
-from antiphon.settings.server import GIB, KIB, PathText, describe
+from antiphon.settings.server import GIB, KIB, PATH_MARK, PathText, describe
 
 T = TypeVar("T")
 
@@ -18,8 +18,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
     path: Annotated[
-        PathText,
+        str,
         Meta(
+            extra=PATH_MARK,
             description="The GGUF file, hf:OWNER/REPO:FILE on the hub, smollm2 or minilm. For vLLM, the "
             "folder of weights.",
             min_length=1,
@@ -438,7 +439,8 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, Meta(description="Name that callers use as model.", pattern=f"^{ADAPTER_NAME.pattern}$")
     ]
     path: Annotated[
-        PathText, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)
+        str,
+        Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1, extra=PATH_MARK),
     ]
     model: Annotated[
         str | None,
