@@ -2,8 +2,8 @@
 
 import pytest
 
-from antiphon.domain.limits import MAX_COST_UNITS, Amounts, LimitStatus, Measure, Window
-from antiphon.domain.prices import NANO
+from antiphon.domain.limits import Amounts, LimitStatus, Measure, Window
+from antiphon.domain.prices import MAX_COST
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
 from tests.support.limits import NOON, ONE, limit, output_tokens
@@ -293,7 +293,7 @@ async def test_without_a_ledger_nothing_passes_unless_allowed(limiters, clock):
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
 async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, window):
-    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, window)
+    budget = limit(MAX_COST, Measure.COST, window)
 
     async def seeds(_):
         return {budget.id: [(NOON - 2, budget.amount - 2**53 - 5), (NOON - 1, 2**53)]}
@@ -313,13 +313,23 @@ async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, wind
     assert (await limiter.read_status([budget]))[0].remaining == budget.amount
 
 
-async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
-    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, Window.MONTH)
+@pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
+async def test_more_than_a_counter_can_hold_is_a_limit_that_is_used_up(limiters, window):
+    budget = limit(MAX_COST, Measure.COST, window)
 
     async def seeds(_):
         return {budget.id: [(NOON - 1, 2**62)] * 3}
 
     limiter = limiters(seeds)
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises((BudgetExceeded, RateLimited)):
         await limiter.reserve("a", [budget], Amounts(cost=1))
+    assert (await limiter.read_status([budget]))[0].remaining == 0
+
+
+async def test_usage_beyond_what_a_counter_can_hold_is_settled(limiter):
+    budget = limit(MAX_COST, Measure.COST, Window.MONTH)
+    for claim in ("a", "b"):
+        await limiter.reserve(claim, [budget], Amounts(cost=1))
+    for claim in ("a", "b"):
+        await ended(limiter, claim, Amounts(cost=MAX_COST))
     assert (await limiter.read_status([budget]))[0].remaining == 0

@@ -138,6 +138,15 @@ def test_no_number_keeps_an_entry_out(entries, database):
     assert [row["cost"] for row in rows(database)] == [2**63 - 1, 0]
 
 
+def test_no_sum_of_rows_is_too_large_to_be_read(entries):
+    """SQLite refuses a sum above 2**63 as an error, and one row's cost can be that large."""
+    largest = 2**63 - 1
+    entry = replace(ENTRY, parent=None, prompt_tokens=largest, output_tokens=largest, cost=largest)
+    entries.add([replace(entry, id=f"e{number}") for number in range(3)])
+    (used,) = entries.sum_usage(ENTRY.at, MINUTE)
+    assert used.amounts == Amounts(3, 3 * largest, 3 * largest, 3 * largest)
+
+
 def test_sums_that_nobody_reads_to_their_end_leave_nothing_open(entries):
     entries.add([replace(ENTRY, id=f"e{number}", at=ENTRY.at + number) for number in range(3)])
     with record_left_open() as left_open:

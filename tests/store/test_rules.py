@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
-from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
-from antiphon.domain.prices import NANO, Price
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import MAX_COST, NANO, Price
 from antiphon.domain.tenancy import Project
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
@@ -22,7 +22,7 @@ from tests.support.references import record_left_open
 
 BY = ChangeAuthor("admin", 100)
 MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
-LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MAX_COST_UNITS * NANO, 7, Window.MONTH)
+LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MAX_COST, 7, Window.MONTH)
 AT_ONCE = Limit("limit-2", Subject.MODEL, "cantor", Measure.CONCURRENT, 4, 6, models=None, note="shared")
 PRICE = Price("price-1", "cantor*", "USD", 1_000, 150_000_000, 600_000_000, created=7)
 LATER = Price("price-2", "*", "USD", 2_000, 1 << 40, 1, 0, 2**53, until=3_000, note="sale")

@@ -223,7 +223,7 @@ def build_app_state(
         limiter=accounting.limiter
         if accounting and isinstance(accounting.limiter, MonitoredLimiter)
         else None,
-        limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
+        limits_open=settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
         clock=clock,
         coordinator=coordinator,

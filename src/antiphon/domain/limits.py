@@ -3,14 +3,11 @@
 from enum import StrEnum
 
 from antiphon.domain.identity import matches
-from antiphon.domain.prices import NANO
+from antiphon.domain.prices import MAX_COST, NANO
 from antiphon.domain.values import Struct, Value
 
 MAX_COUNT = 2**53
 """The largest amount of a limit of any measure except cost. Every JSON parser reads it exactly."""
-MAX_COST_UNITS = 9_000_000_000
-"""The largest amount of a limit of cost, in units of the currency. Databases and Redis hold nano-units below
-2**63, so costs can also be counted beyond this limit."""
 
 
 class Subject(StrEnum):
@@ -54,9 +51,9 @@ def explain_too_large(measure: Measure, amount: int) -> str | None:
     used."""
     if measure is not Measure.COST:
         return None if amount <= MAX_COUNT else f"a limit of {measure} can be at most {MAX_COUNT}"
-    if amount <= MAX_COST_UNITS * NANO:
+    if amount <= MAX_COST:
         return None
-    maximum = f"{MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
+    maximum = f"{MAX_COST // NANO} units of the currency ({MAX_COST} billionths)"
     return f"a limit of cost can be at most {maximum}"
 
 

@@ -13,6 +13,10 @@ DIGITS = 9
 NANO = 1_000_000_000
 """Nano-units of one unit."""
 
+MAX_COST = 9_000_000_000 * NANO
+"""The largest cost of one request, and the largest amount of a limit of cost. Databases, Redis and messages
+hold integers below 2**63."""
+
 DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
 """The form of a price's amount: `0.15`, `3`, `0.000000001`."""
 
@@ -90,14 +94,14 @@ class Price(Struct, frozen=True):
         return self.compute_cost(prompt_tokens, cached_tokens, output_tokens)
 
     def compute_cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """Returns the cost of one request in nano-units. Halves are rounded up."""
+        """Returns the cost of one request in nano-units, at most MAX_COST. Halves are rounded up."""
         cached_price = self.input if self.cached is None else self.cached
         millionths = (
             (prompt_tokens - cached_tokens) * self.input
             + cached_tokens * cached_price
             + output_tokens * self.output
         )
-        return self.request + (2 * millionths + MILLION) // (2 * MILLION)
+        return min(MAX_COST, self.request + (2 * millionths + MILLION) // (2 * MILLION))
 
 
 def find_unpriced(prices: Sequence[Price], models: Mapping[str, Iterable[str]], at: int) -> list[str]:

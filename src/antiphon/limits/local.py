@@ -157,7 +157,7 @@ class LocalLimiter:
         """`fails_open`: whether counters start at 0 if the ledger cannot be read. If not, every request is
         refused until it can be read."""
         self._clock = clock
-        self._seed_reader = SeedReader(seeder, clock, fails_open)
+        self.seed_reader = SeedReader(seeder, clock, fails_open)
         self._has_no_ledger = seeder is None
         """Whether past usage cannot be read from a ledger, so that a counter with usage must not be
         dropped."""
@@ -380,7 +380,7 @@ class LocalLimiter:
         async with self._seeding:
             new_limits = [limit for limit in limits if limit.id not in self._counters]
             if new_limits:
-                self._create_counters(new_limits, await self._seed_reader.read(new_limits))
+                self._create_counters(new_limits, await self.seed_reader.read(new_limits))
 
     def _create_counters(self, limits: Sequence[Limit], seeds: SeedAmounts) -> None:
         """Creates the missing counters. `seeds`: the past usage of each limit."""

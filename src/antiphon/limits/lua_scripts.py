@@ -30,6 +30,8 @@ DAY_S = 24 * 3600
 usage can be read from the ledger again."""
 LATE_S = 60
 """Seconds in which a late call of an ended claim can still arrive."""
+INTEGERS_END = 2**63
+"""All integers of Redis are below this number."""
 TIME = "redis.call('TIME')"
 """Lua expression for the current time: seconds and microseconds."""
 
@@ -102,6 +104,12 @@ local function is_current(limit, slot)
   return slot == period(limit)
 end
 
+-- Adds an amount to a field. A sum that no integer of Redis holds becomes the largest one.
+local function add(hash, field, amount)
+  local reply = redis.pcall('HINCRBY', hash, field, amount)
+  if type(reply) == 'table' then redis.call('HSET', hash, field, '%LARGEST%') end
+end
+
 -- Counts an amount, and returns its window slot.
 local function take(limit, amount)
   local id = limit.id
@@ -115,13 +123,13 @@ local function take(limit, amount)
       redis.call('RPUSH', queue, text(bucket))
       redis.call('EXPIRE', queue, LIFETIME.minute)
     end
-    redis.call('HINCRBY', hash, text(bucket), text(amount))
-    redis.call('HINCRBY', hash, 't', text(amount))
+    add(hash, text(bucket), text(amount))
+    add(hash, 't', text(amount))
     redis.call('EXPIRE', hash, LIFETIME.minute)
     return bucket
   end
   local begin = period(limit)
-  redis.call('HINCRBY', key('p', id), text(begin), text(amount))
+  add(key('p', id), text(begin), text(amount))
   redis.call('EXPIRE', key('p', id), LIFETIME.period)
   return begin
 end
@@ -328,15 +336,15 @@ if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
 redis.call('EXPIRE', hashed(kind, id), LIFETIME[kind] or LIFETIME.period)
 for at = 3, #ARGV, 2 do
   if kind ~= 'minute' then
-    redis.call('HINCRBY', key('p', id), ARGV[at], ARGV[at + 1])
+    add(key('p', id), ARGV[at], ARGV[at + 1])
   else
     local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
     if redis.call('HEXISTS', key('w', id), bucket) == 0 then
       redis.call('RPUSH', key('q', id), bucket)
       redis.call('EXPIRE', key('q', id), LIFETIME.minute)
     end
-    redis.call('HINCRBY', key('w', id), bucket, ARGV[at + 1])
-    redis.call('HINCRBY', key('w', id), 't', ARGV[at + 1])
+    add(key('w', id), bucket, ARGV[at + 1])
+    add(key('w', id), 't', ARGV[at + 1])
   end
 end
 return 'seeded'
@@ -364,6 +372,7 @@ def build_scripts(time: str = TIME) -> Scripts:
         "DAY": DAY_S,
         "LATE": LATE_S,
         "TIME": time,
+        "LARGEST": INTEGERS_END - 1,
     }
     shared_code = SHARED
     for name, value in constants.items():
@@ -372,8 +381,6 @@ def build_scripts(time: str = TIME) -> Scripts:
 
 
 MICRO = 1_000_000
-INTEGERS_END = 2**63
-"""All integers of Redis are below this number."""
 CONCURRENT_KIND = "running"
 """The counter kind of running requests."""
 Argument = str | int
@@ -462,7 +469,7 @@ def encode_seed(limit: Limit, amounts: Sequence[tuple[float, int]], now: float) 
         total = sum(amount for at, amount in amounts if at >= begin)
         return [*arguments, begin, min(total, INTEGERS_END - 1)]
     for at, amount in sorted(amounts):
-        arguments += [int(at * MICRO), amount]
+        arguments += [int(at * MICRO), min(amount, INTEGERS_END - 1)]
     return arguments
 
 

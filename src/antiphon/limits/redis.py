@@ -172,8 +172,8 @@ class RedisLimiter:
 
     @property
     def available(self) -> bool:
-        """Whether Redis answered the last call."""
-        return self._failed_at is None
+        """Whether Redis answered the last call, and the ledger could be read for new counters."""
+        return self._failed_at is None and self._seed_reader.can_read
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Reserves amounts in Redis, or in the fallback limiter while Redis is unreachable."""
@@ -242,6 +242,7 @@ class RedisLimiter:
         """Sends settled claims, renews leases, and checks whether Redis is available, until cancelled."""
         renewed_at = self._clock.monotonic()
         while True:
+            await self._seed_reader.retry()
             with suppress(LimitsUnavailable):
                 await self._send_settled()
                 if self._clock.monotonic() - renewed_at >= RENEWAL_S:
@@ -263,7 +264,7 @@ class RedisLimiter:
         available. While Redis is unavailable, always waits POLL_S."""
         try:
             async with asyncio.timeout(POLL_S):
-                await (self._has_settled if self.available else asyncio.Event()).wait()
+                await (self._has_settled if self._failed_at is None else asyncio.Event()).wait()
         except TimeoutError:
             with suppress(LimitsUnavailable):
                 await self._call(self._renew_script, [0])

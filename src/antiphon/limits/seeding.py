@@ -2,8 +2,10 @@
 process, and for a new limit."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 
 from antiphon.domain.context import Clock
@@ -13,6 +15,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.windows import BUCKETS, WINDOW, find_period
 from antiphon.store.base import EntryStore
+from antiphon.telemetry.logs import record
 
 SECOND_MS = 1_000
 """Milliseconds."""
@@ -48,6 +51,24 @@ class SeedReader:
         self._clock = clock
         self._fails_open = fails_open
         self._failed_at: float | None = None
+        self._unread: tuple[Limit, ...] = ()
+        """The limits of the last read, if it failed."""
+        self._is_retrying = False
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the last read succeeded."""
+        return not self._unread
+
+    async def retry(self) -> None:
+        """Reads again what could not be read, so that `can_read` becomes true without a request."""
+        if self._unread and not self._is_retrying:
+            self._is_retrying = True
+            try:
+                with suppress(LimitsUnavailable):
+                    await self.read(self._unread)
+            finally:
+                self._is_retrying = False
 
     async def read(self, limits: Sequence[Limit]) -> SeedAmounts:
         """Reads the past usage of these limits. Raises LimitsUnavailable."""
@@ -55,9 +76,13 @@ class SeedReader:
             return {}
         if self._failed_at is None or self._clock.monotonic() - self._failed_at > RETRY_PAUSE_S:
             try:
-                return await self._seeder(limits)
+                seeds = await self._seeder(limits)
             except StoreUnavailable:
-                self._failed_at = self._clock.monotonic()
+                self._failed_at, self._unread = self._clock.monotonic(), tuple(limits)
+                record("limits_unread", logging.ERROR, limits=[limit.id for limit in limits])
+            else:
+                self._failed_at, self._unread = None, ()
+                return seeds
         if self._fails_open:
             return {}
         raise LimitsUnavailable(

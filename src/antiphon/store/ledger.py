@@ -48,6 +48,9 @@ INDEXED = ("project", "key", "user", "model")
 UNSUPPORTED = str.maketrans({"\0": "\ufffd"} | dict.fromkeys(range(55296, 57344), "�"))
 """Replaces characters that UTF-8 or PostgreSQL does not support: NUL and lone surrogates."""
 MAX_INTEGER = 2**63 - 1
+SUM_BASE = 1 << 32
+"""Amounts are split at this value into a high and a low part, which are summed separately. A sum above 2**63
+would be an error in SQLite, and costs can be that large."""
 NAMES = tuple(field.name for field in fields(Entry))
 COLUMNS = tuple(name for name in NAMES if name != "tags")
 
@@ -82,7 +85,8 @@ class SqlEntries:
         """See `EntryStore.sum_usage`."""
         row = schema.ledger.c
         group_columns = (row.at // bucket_ms, row.key, row.user, row.project, row.model)
-        sums = [sa.func.sum(column) for column in (row.prompt_tokens, row.output_tokens, row.cost)]
+        counted = (row.prompt_tokens, row.output_tokens, row.cost)
+        sums = [_sum(part) for column in counted for part in (column // SUM_BASE, column % SUM_BASE)]
         conditions = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
         query = (
             sa.select(sa.func.max(row.at), *group_columns[1:], _count_where(row.parent.is_(None)), *sums)
@@ -92,8 +96,10 @@ class SqlEntries:
             .execution_options(yield_per=ROWS_PER_FETCH)
         )
         with self._database.reading() as connection, connection.execute(query) as rows:
-            for at, key, user, project, model, *amounts in rows:
-                yield UsedAmounts(at, key, user, project, model, Amounts(*map(int, amounts)))
+            for at, key, user, project, model, requests, *parts in rows:
+                high_and_low = zip(parts[::2], parts[1::2], strict=True)
+                amounts = [int(high) * SUM_BASE + int(low) for high, low in high_and_low]
+                yield UsedAmounts(at, key, user, project, model, Amounts(int(requests), *amounts))
 
 
 def build_row(entry: Entry) -> EntryRow:
@@ -136,9 +142,6 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 MONDAY = 3 * DAY
 """Milliseconds from a Monday to the start of 1970."""
-COST_BASE = 1 << 32
-"""Costs are split at this value into a high and a low part, which are summed separately. A sum above 2**63
-would be an error in SQLite."""
 
 DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
 TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -296,8 +299,8 @@ def _build_sums() -> Iterator[sa.ColumnElement[int]]:
     yield _count_where(ledger.price.is_(None)).label("unpriced")
     for name in TOKEN_COUNTS:
         yield _sum(ledger[name]).label(name)
-    yield _sum(ledger.cost // COST_BASE).label("cost_high")
-    yield _sum(ledger.cost % COST_BASE).label("cost_low")
+    yield _sum(ledger.cost // SUM_BASE).label("cost_high")
+    yield _sum(ledger.cost % SUM_BASE).label("cost_low")
     for name in DURATIONS:
         duration = sa.case((is_request, ledger[name]))
         yield _sum(duration).label(f"{name}_sum")
@@ -334,7 +337,7 @@ def _to_totals(row: Row) -> UsageTotals:
         cached_tokens=get_sum("cached_tokens"),
         output_tokens=get_sum("output_tokens"),
         reasoning_tokens=get_sum("reasoning_tokens"),
-        cost=get_sum("cost_high") * COST_BASE + get_sum("cost_low"),
+        cost=get_sum("cost_high") * SUM_BASE + get_sum("cost_low"),
         queue_ms=get_mean("queue_ms"),
         ttft_ms=get_mean("ttft_ms"),
         total_ms=get_mean("total_ms"),

@@ -7,9 +7,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
-from antiphon.domain.limits import MAX_COST_UNITS, Limit, LimitStatus, Measure, Subject, Window
+from antiphon.domain.limits import Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.models import STAR
-from antiphon.domain.prices import NANO
+from antiphon.domain.prices import MAX_COST
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin.resource import (
@@ -31,7 +31,7 @@ from antiphon.http.admin.resource import (
 from antiphon.services.limits import LimitService
 from antiphon.services.policy import LimitRequest
 
-Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST_UNITS * NANO})]
+Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST})]
 """The schema has the largest maximum of all measures. The service checks each measure's own."""
 
 

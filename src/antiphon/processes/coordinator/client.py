@@ -104,6 +104,8 @@ class CoordinatorClient:
         self._is_closed = False
         self._is_silent = False
         """Whether the coordinator did not answer the last ping, and nothing since."""
+        self.can_read_limits = True
+        """Whether the coordinator could read the usage of all limits, by its answer to the last ping."""
         self._call_numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[Reply | None]] = {}
         """Calls that wait for a reply, by number. The reply None means that the coordinator was lost
@@ -133,7 +135,8 @@ class CoordinatorClient:
         """Returns whether the coordinator answers within a second."""
         try:
             async with asyncio.timeout(PING_S):
-                await self.call(Ping)
+                reply = await self.call(Ping)
+                self.can_read_limits = isinstance(reply, CompletedReply) and reply.is_done
         except TimeoutError:
             self._is_silent = True
         return not self._is_silent

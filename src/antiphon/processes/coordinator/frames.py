@@ -113,7 +113,8 @@ class KnownRevision(Frame, tag=11):
 
 
 class Ping(Frame, tag=12):
-    """Asks whether the coordinator runs. Answered by CompletedReply."""
+    """Asks whether the coordinator runs. Answered by CompletedReply. Its `is_done` is False if the usage of a
+    limit cannot be read."""
 
     call: int
 

@@ -71,6 +71,8 @@ class Caller(Protocol):
 
     @property
     def is_reachable(self) -> bool: ...
+    @property
+    def can_read_limits(self) -> bool: ...
     def send(self, message: ToCoordinator) -> None: ...
     async def call(self, build_question: Callable[[int], Question]) -> Reply: ...
 
@@ -90,8 +92,8 @@ class SharedLimiter:
 
     @property
     def available(self) -> bool:
-        """Whether the coordinator can answer now."""
-        return self._caller.is_reachable
+        """Whether the coordinator can answer now, and can read the usage of all limits."""
+        return self._caller.is_reachable and self._caller.can_read_limits
 
     def repeat_claims(self, coordinator_start_ms: int) -> Iterator[Restore | Ended]:
         """Yields the claims that a new coordinator must count before other requests. `coordinator_start_ms`:

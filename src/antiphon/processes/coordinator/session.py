@@ -78,6 +78,8 @@ class Owner(Protocol):
     has_snapshot: bool
 
     @property
+    def counts_limits(self) -> bool: ...
+    @property
     def limiter(self) -> LocalLimiter:
         """Raises LimitsUnavailable if limits are not counted here."""
 
@@ -138,9 +140,19 @@ class ProcessSession:
             case AskTotals(call):
                 self._reply(TotalsReply(call, *self._owner.sum_other_metrics(self)))
             case Ping(call):
-                self._reply(CompletedReply(call))
+                self._owner.tasks.create_task(self._answer_ping(call))
             case Publish() | Announce():
                 self._owner.tasks.create_task(self._inform_processes(message))
+
+    async def _answer_ping(self, call: int) -> None:
+        """Replies whether limits can be read. Then reads again what could not be read, for the next ping: a
+        database can take longer to answer than a ping has time."""
+        if self._owner.counts_limits:
+            reader = self._owner.limiter.seed_reader
+            self._reply(CompletedReply(call, reader.can_read))
+            await reader.retry()
+        else:
+            self._reply(CompletedReply(call))
 
     def close(self, reason: str) -> None:
         """Ends the session of a process that has ended. Its unsettled claims count as used."""
