@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.limits import Amounts, LimitStatus, Measure, Window
 from antiphon.domain.prices import MAX_COST
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
-from tests.limits.kinds import ended
+from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, output_tokens
 
 MONTH_S = 31 * 86_400
@@ -110,6 +110,19 @@ async def test_requests_at_once_count_while_they_run(limiter, clock):
     assert refused.value.retry_after == 1.0
     await ended(limiter, "a", ONE)
     await limiter.reserve("c", [two], ONE)
+
+
+async def test_a_released_place_is_free_while_the_rest_stays_reserved(limiter):
+    limits = [limit(1, Measure.CONCURRENT), limit(100, OUTPUT, id_="two")]
+    await limiter.reserve("a", limits, Amounts(1, 0, 60))
+    for claim in ("a", "a", "unknown"):
+        limiter.release_place(claim)
+    if isinstance(limiter, TimedRedis):
+        await limiter._send_settled()
+    assert [each.remaining for each in await limiter.read_status(limits)] == [1, 40]
+    await limiter.reserve("b", limits, ONE)
+    await ended(limiter, "a", Amounts(1, 0, 10))
+    assert [each.remaining for each in await limiter.read_status(limits)] == [0, 90]
 
 
 @pytest.mark.parametrize(

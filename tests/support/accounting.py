@@ -92,6 +92,10 @@ class CountingLimiter:
         self.settled.append(amounts)
         self._inner.settle(claim, amounts, ended_ms)
 
+    def release_place(self, claim: str) -> None:
+        self.calls.append("release_place")
+        self._inner.release_place(claim)
+
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         return await self._inner.read_status(limits)
 

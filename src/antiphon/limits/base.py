@@ -33,6 +33,10 @@ class Limiter(Protocol):
         exceed the reserved ones. Ignores an unknown claim. `ended_ms`: the end of the request in the ledger,
         in Unix milliseconds; None if the ledger has no entry."""
 
+    def release_place(self, claim: str) -> None:
+        """Ends what an open claim counts in limits of concurrent requests, and returns without waiting. Its
+        other amounts stay reserved until `settle`. Ignores an unknown claim."""
+
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         """Returns the status of each limit, in their order. Reserves nothing. Raises LimitsUnavailable."""
 

@@ -211,6 +211,12 @@ class LocalLimiter:
             if limit_counter.is_budget:
                 self._report_usage(limit_counter, now)
 
+    def release_place(self, claim: str) -> None:
+        now = self.now()
+        for part in self._claims.get(claim, ()):
+            if part.limit_counter.limit.measure is Measure.CONCURRENT:
+                part.settle(now, 0)
+
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
         now = self.now()

@@ -315,6 +315,17 @@ return 'settled'
 """Arguments: claims, each with the requests, input tokens, output tokens and cost that it used. An unknown
 claim is marked as ended, because its TAKE can still arrive on another connection."""
 
+RELEASE = """
+for _, id in ipairs(ARGV) do
+  local claim = claim_of(id)
+  for _, held in ipairs(claim and claim.held or {}) do
+    if held.kind == 'running' then redis.call('ZREM', key('r', held.id), id) end
+  end
+end
+return 'released'
+"""
+"""Arguments: open claims, which no longer count as running requests."""
+
 RENEW = """
 for at = 2, #ARGV do
   local claim = claim_of(ARGV[at])
@@ -362,6 +373,7 @@ class Scripts(Struct, frozen=True):
     settle: str
     renew: str
     seed: str
+    release: str
 
 
 def build_scripts(time: str = TIME) -> Scripts:
@@ -377,7 +389,7 @@ def build_scripts(time: str = TIME) -> Scripts:
     shared_code = SHARED
     for name, value in constants.items():
         shared_code = shared_code.replace(f"%{name}%", str(value))
-    return Scripts(*(shared_code + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))
+    return Scripts(*(shared_code + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED, RELEASE)))
 
 
 MICRO = 1_000_000

@@ -20,7 +20,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import AuthenticationError, RedisError
 
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, SettingsError
 from antiphon.limits.budget_watch import BudgetWatch
@@ -156,10 +156,12 @@ class RedisLimiter:
         register = self._redis.register_script
         self._take_script, self._read_script = register(scripts.take), register(scripts.read_status)
         self._settle_script, self._renew_script = register(scripts.settle), register(scripts.renew)
-        self._seed_script = register(scripts.seed)
+        self._seed_script, self._release_script = register(scripts.seed), register(scripts.release)
         self._claims: dict[str, RedisClaim] = {}
         self._settled: deque[tuple[str, Amounts]] = deque()
         """Ended claims that are not sent to Redis yet, with the amounts that they used."""
+        self._released: deque[str] = deque()
+        """Open claims whose place among concurrent requests has ended, which Redis does not know yet."""
         self._has_settled = asyncio.Event()
         self.watch: BudgetWatch | None = None
         """Receives the usage of budgets; None if budget warnings are off."""
@@ -222,6 +224,18 @@ class RedisLimiter:
         elif self._fallback is not None:
             self._fallback.settle(claim, amounts)
 
+    def release_place(self, claim: str) -> None:
+        redis_claim = self._claims.get(claim)
+        if redis_claim is None:
+            if self._fallback is not None:
+                self._fallback.release_place(claim)
+            return
+        limits = tuple(limit for limit in redis_claim.limits if limit.measure is not Measure.CONCURRENT)
+        if limits != redis_claim.limits:
+            redis_claim.limits = limits  # so that its lease is not renewed
+            self._released.append(claim)
+            self._has_settled.set()
+
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         try:
             result = await self._call_seeded(
@@ -273,6 +287,11 @@ class RedisLimiter:
         """Sends all settled claims to Redis. Raises LimitsUnavailable."""
         self._has_settled.clear()
         async with self._send_lock:
+            while self._released:
+                released = list(islice(self._released, BATCH))
+                await self._call(self._release_script, released)
+                for _ in released:
+                    self._released.popleft()
             while self._settled:
                 batch = list(islice(self._settled, BATCH))
                 arguments = [argument for ended in batch for argument in encode_claim(*ended)]

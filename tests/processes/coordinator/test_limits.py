@@ -70,6 +70,28 @@ async def test_two_workers_share_a_limit_and_refusals_carry_its_status(pair) -> 
     assert asked.remaining == 90, "what is settled is told before what is asked later"
 
 
+async def test_a_released_place_is_free_in_every_process_and_for_the_next_coordinator(path: str) -> None:
+    limits = [limit(1, Measure.CONCURRENT), limit(100, Measure.OUTPUT_TOKENS, id_="two")]
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        await first.enter_async_context(coordinating(path))
+        one, other = [(await stack.enter_async_context(connected(path))).limits for _ in range(2)]
+        await one.reserve("1", limits, output_tokens(60))
+        one.release_place("1")
+        await await_until(lambda: read_remaining(other, limits, [1, 40]))
+        await first.aclose()
+        await await_until(lambda: not one.available)
+        await stack.enter_async_context(coordinating(path))
+        await await_until(lambda: read_remaining(other, limits, [1, 40]))
+        one.settle("1", output_tokens(10))
+        await await_until(lambda: read_remaining(other, limits, [1, 90]))
+
+
+async def read_remaining(limiter: SharedLimiter, limits: Sequence[Limit], expected: list[int]) -> bool:
+    """Whether so much of each limit remains."""
+    return [each.remaining for each in await limiter.read_status(limits)] == expected
+
+
 async def test_a_budget_that_is_gone_stays_a_budget(pair) -> None:
     spent = limit(1, window=Window.DAY)
     await pair[0].reserve("1", [spent], ONE)

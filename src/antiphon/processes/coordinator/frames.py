@@ -119,6 +119,12 @@ class Ping(Frame, tag=12):
     call: int
 
 
+class ReleasePlace(Frame, tag=13):
+    """Ends what a claim counts in limits of concurrent requests. Has no answer."""
+
+    claim: str
+
+
 class Welcome(Frame, tag=1):
     """The answer to Hello."""
 
@@ -172,7 +178,7 @@ class DirectoryChanged(Frame, tag=7):
 
 Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
 
-ToCoordinator = Hello | Question | Settle | Restore | Ended | Report | KnownRevision
+ToCoordinator = Hello | Question | Settle | ReleasePlace | Restore | Ended | Report | KnownRevision
 
 Reply = LimitsReply | Refused | TotalsReply | CompletedReply
 

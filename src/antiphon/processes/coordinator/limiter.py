@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from antiphon.domain.context import Clock
-from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.domain.values import Struct
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
@@ -21,6 +21,7 @@ from antiphon.processes.coordinator.frames import (
     LimitsReply,
     Question,
     Refused,
+    ReleasePlace,
     Reply,
     Reserve,
     Restore,
@@ -148,6 +149,19 @@ class SharedLimiter:
         self._ended_claims.append(EndedClaim(message, self._coordinator_start_ms, now))
         while self._coordinator_start_ms is not None and self._ended_claims[0].settled_at_s < now - RECENT_S:
             self._ended_claims.popleft()
+
+    def release_place(self, claim: str) -> None:
+        open_claim = self._claims.get(claim)
+        if open_claim is None:
+            return
+        limits = tuple(limit for limit in open_claim.limits if limit.measure is not Measure.CONCURRENT)
+        if limits == open_claim.limits:
+            return
+        open_claim.limits = limits  # a new coordinator must not count the place again
+        if self.local is not None:
+            self.local.release_place(claim)
+        else:
+            self._caller.send(ReleasePlace(claim))
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         limit_tuple = tuple(limits)

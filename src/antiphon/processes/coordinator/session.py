@@ -30,6 +30,7 @@ from antiphon.processes.coordinator.frames import (
     Ping,
     Publish,
     Refused,
+    ReleasePlace,
     Reply,
     Report,
     Reserve,
@@ -120,6 +121,8 @@ class ProcessSession:
                 raise FrameError("the process sent Hello twice")
             case Settle(claim, amounts):
                 self._settle(claim, amounts)
+            case ReleasePlace(claim):
+                self._release_place(claim)
             case Reserve() | Extend() | AskLimits():
                 self._handle_limits_request(message)
             case Restore():
@@ -253,6 +256,14 @@ class ProcessSession:
         elif claim in self._claims:
             self._claims.discard(claim)
             self._owner.limiter.settle(claim, amounts)
+
+    def _release_place(self, claim: str) -> None:
+        """Ends what a claim counts in limits of concurrent requests. If a task about the claim runs, waits
+        for its end."""
+        if (pending := self._pending.get(claim)) is not None:
+            pending.add_done_callback(lambda _: self._release_place(claim))
+        elif claim in self._claims:
+            self._owner.limiter.release_place(claim)
 
     def _abandon(self, claim: str) -> None:
         """Counts an unsettled claim as used, unless a task about it runs."""
