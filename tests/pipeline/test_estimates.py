@@ -50,10 +50,10 @@ class Breaking(list[Event]):
         raise ProviderBroken("the provider first broke off")
 
 
-async def row(events, leave_after: int = 100):
+async def row(events, leave_after: int = 100, is_counted: bool = False):
     """The ledger's row of a stream, which the caller leaves after some events."""
     books = Books()
-    model = Model("m", (ModelRoute(VendorDouble(lambda _: events), "first"),), 1)
+    model = Model("m", (ModelRoute(VendorDouble(lambda _: events, is_counted), "first"),), 1)
     pipeline = Pipeline(ModelRegistry((model,)), Metrics(), 5.0, books.accounting)
     request = GenerationRequest("m", (RawPrompt("hello"),))
     with suppress(ProviderBroken):
@@ -89,7 +89,7 @@ async def test_the_numbers_of_the_usage_win(source):
 
 
 async def test_what_an_engine_counts_is_not_estimated():
-    entry = await row(Breaking([Started(5), TextDelta(0, "a" * 400, 3)]))
+    entry = await row(Breaking([Started(5), TextDelta(0, "a" * 400, 3)]), is_counted=True)
     assert (entry.source, entry.output_tokens) == (UsageSource.ENGINE, 3)
 
 

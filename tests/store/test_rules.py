@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.prices import MAX_COST, NANO, Price
+from antiphon.domain.prices import MAX_COST, Price
 from antiphon.domain.tenancy import Project
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound, StoreUnavailable

@@ -20,14 +20,17 @@ USAGE = Usage(7, 5, source=UsageSource.REPORTED)
 class VendorDouble(ScriptedEngine):
     """`requests` contains every request in order."""
 
-    def __init__(self, answer: Callable[[GenerationRequest], Iterable[Event]]) -> None:
+    def __init__(
+        self, answer: Callable[[GenerationRequest], Iterable[Event]], is_counted: bool = False
+    ) -> None:
         super().__init__()
+        self._is_counted = is_counted
         self.requests: list[GenerationRequest] = []
         self._vendor_answer = answer
 
     async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
         context.progress.unread, context.progress.has_own_schemas = (), True
-        return ScriptedRequest(RequestSize(7, 1000, is_counted=False), partial(self.stream, request))
+        return ScriptedRequest(RequestSize(7, 1000, self._is_counted), partial(self.stream, request))
 
     @asynccontextmanager
     async def stream(

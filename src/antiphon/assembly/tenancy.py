@@ -20,6 +20,7 @@ from antiphon.ledger.recorder import StoreRecorder
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
+from antiphon.pipeline.late_settlements import open_late_settlements
 from antiphon.pipeline.reserve import Accounting, LimitIndex
 from antiphon.processes.budget_alerts import open_budget_watch
 from antiphon.processes.coordinator.client import CoordinatorClient
@@ -135,8 +136,14 @@ async def open_accounting(
         stack.push_async_callback(asyncio.to_thread, spool.close)
         tenancy.recorder.start()
         stack.push_async_callback(asyncio.to_thread, tenancy.recorder.stop, FINAL_DRAIN_S)
+        late_settlements = await stack.enter_async_context(open_late_settlements())
         yield Accounting(
-            limiter, spool, tenancy.limit_index, settings.limits.reserve_tokens, tenancy.recorder
+            limiter,
+            spool,
+            tenancy.limit_index,
+            settings.limits.reserve_tokens,
+            tenancy.recorder,
+            late_settlements=late_settlements,
         )
 
 

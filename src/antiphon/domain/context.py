@@ -149,6 +149,7 @@ class RequestProgress:
         "model",
         "relaxed",
         "route",
+        "sent_at",
         "tries",
         "unread",
     )
@@ -178,6 +179,9 @@ class RequestProgress:
         """Keywords of schemas that the vendor does not enforce."""
         self.route = b""
         """The name of the route that serves the request, as a header's value, once it is known."""
+        self.sent_at: float | None = None
+        """The clock's time at which the running attempt sent the request to a vendor, which works since then;
+        None if it did not, or if the vendor failed."""
         self.tries: tuple[RouteTry, ...] = ()
         """The routes that were tried, in order."""
         self.unread: tuple[str, ...] = ()
@@ -203,6 +207,10 @@ class Context(Value, frozen=True, gc=True):
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
+
+    def record_sent(self) -> None:
+        """Records that the request is sent to a vendor now."""
+        self.progress.sent_at = self.clock.monotonic()
 
     def limit_time(self, seconds: float) -> "Context":
         """Returns the context with a deadline at most `seconds` from now. An earlier deadline is not

@@ -40,7 +40,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import DeviceLayers, Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
@@ -85,6 +85,11 @@ class RequestSize(Struct, frozen=True):
     is_counted: bool = True
     """Whether deltas carry their tokens. If not, output tokens are known only at the end, so `output_tokens`
     is reserved completely before the request starts."""
+    estimated_prompt_tokens: int = 0
+    """What the prompts probably take, if `is_counted` is False. It is charged if the request ends before its
+    usage comes. `prompt_tokens` is an upper bound."""
+    choices: int = 1
+    """The choices of all prompts, which are made at the same time."""
 
 
 class PreparedRequest(Protocol):
@@ -97,6 +102,17 @@ class PreparedRequest(Protocol):
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Streams the events. Entering the context costs little. The work runs as the iterator is read, and
         ends when the context is left."""
+
+
+@runtime_checkable
+class LateUsageStream(Protocol):
+    """What `PreparedRequest.stream` can also return: a stream that tells its usage some time after its last
+    Finished."""
+
+    async def read_usage(self, seconds: float) -> Usage | None:
+        """Reads on to the usage, after all choices have finished and the reader of the events was cancelled
+        or closed. Call it before the context is left. Returns None if the usage does not come within
+        `seconds`, or if nobody but this server counted it."""
 
 
 class PreparedEmbedding(Protocol):

@@ -10,6 +10,8 @@ time tries the route, until one gets its first event.
 """
 
 import dataclasses
+import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from math import exp2
@@ -39,6 +41,37 @@ MIN_LATENCY_S = 0.001
 """Seconds below which latencies count as equal."""
 
 
+SPEED_SAMPLES = 128
+"""The most recent answers of a route from which its speed is known."""
+
+SPEED_PERCENTILE = 0.95
+
+MIN_SPEED_TOKENS = 64
+"""Output tokens of each choice below which an answer tells no speed. A short answer mostly waits for its
+first token, so callers could make a route look slow by many of them."""
+
+
+class RouteSpeed:
+    """The output tokens per second that a vendor's finished answers had, for each choice, from the moment in
+    which the request was sent. Requests that end early are charged by it."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=SPEED_SAMPLES)
+
+    def add(self, tokens: int, choices: int, seconds: float) -> None:
+        """Adds a finished answer with the tokens of all its choices, hidden reasoning included."""
+        if tokens >= MIN_SPEED_TOKENS * choices:
+            self._samples.append(tokens / choices / max(seconds, MIN_LATENCY_S))
+
+    def estimate(self) -> float | None:
+        """Returns the 95th percentile; None if no answer has shown a speed."""
+        if not self._samples:
+            return None
+        return sorted(self._samples)[math.ceil(len(self._samples) * SPEED_PERCENTILE) - 1]
+
+
 class RouteState:
     """The state of one route in this process. Times are monotonic seconds."""
 
@@ -51,6 +84,7 @@ class RouteState:
         "is_probed",
         "rested_at",
         "rests_until",
+        "speed",
         "vendor_failure",
     )
 
@@ -69,6 +103,7 @@ class RouteState:
         """Whether one request is trying the route after a rest."""
         self.vendor_failure: ErrorReport | None = None
         """The error that came with the Retry-After of `held_until`."""
+        self.speed = RouteSpeed()
         self._latency = 0.0
         self._measured_at: float | None = None
 

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, Usage
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.base import EngineState, RequestSize
+from antiphon.engines.base import EngineState, LateUsageStream, RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import (
     AntiphonError,
@@ -103,6 +103,11 @@ class StartedStream:
 
     async def __aenter__(self) -> "StartedStream":
         return self
+
+    async def read_usage(self, seconds: float) -> Usage | None:
+        """Reads on to the usage: see `LateUsageStream`."""
+        stream = self._stream
+        return await stream.read_usage(seconds) if isinstance(stream, LateUsageStream) else None
 
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -233,6 +238,7 @@ class RouteSearch:
         progress = self._context.progress
         # What the failed route reported does not hold for the next one.
         progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False
+        progress.sent_at = None
         error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(use.route, error):
             self._restarting += (use.route,)

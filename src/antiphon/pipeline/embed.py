@@ -109,6 +109,8 @@ class EmbeddingStages(Struct, frozen=True):
                 usage = Usage(context.progress.embedded_tokens, 0)
             else:
                 usage = Usage(answer.prompt_tokens, 0, source=answer.source)
+            if answer is None and meter is not None:
+                usage = meter.charge_unfinished(usage, sys.exception())
             outcome = RequestOutcome(status, usage, context.clock.monotonic() - started_at)
             ledger_error = None if meter is None else meter.close(outcome)
             logged_by_edge = ledger_error is not None or is_logged_by_edge(sys.exception(), context)

@@ -3,7 +3,8 @@ report goes to the log and the metrics, and to the ledger and the limits if keys
 with an error, the HTTP edge writes its log record, with the counts of this module.
 
 A generation that is cut short counts the tokens that were generated. A vendor's deltas have no token counts,
-so these tokens are estimated from the text so far. This module contains no limits and no prices.
+so `RequestMeter.charge_unfinished` decides what it is charged. If the caller left after the answer ended, the
+vendor's usage is waited for. This module contains no limits and no prices.
 
 `record_stream` records the text of requests and answers, for projects that turned it on.
 """
@@ -34,6 +35,7 @@ from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.ledger.base import Recorder
 from antiphon.pipeline.attempt import StartedStream
+from antiphon.pipeline.late_settlements import MAX_WAIT_S
 from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.spans import close_operation
@@ -131,7 +133,7 @@ def measure_delta(event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> int:
 class Settlement:
     """A context that reports a generation when it ends, for any reason, and settles its limits."""
 
-    __slots__ = ("_context", "_meter", "_metrics", "_model", "_tally")
+    __slots__ = ("_context", "_meter", "_metrics", "_model", "_tally", "stream")
 
     def __init__(
         self,
@@ -146,20 +148,56 @@ class Settlement:
         self._context = context
         self._metrics = metrics
         self._meter = meter
+        self.stream: StartedStream | None = None
+        """The stream, once it has started. The end of this context closes it."""
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> "Settlement":
         self._metrics.begin_generation(self._model.label)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Settles the limits of the generation and reports it. Raises LedgerFull if a complete generation
-        cannot be written to the ledger."""
-        tally, context = self._tally, self._context
+        """Closes the stream, settles the limits of the generation and reports it. Raises LedgerFull if a
+        complete generation cannot be written to the ledger."""
+        tally, context, meter, stream = self._tally, self._context, self._meter, self.stream
         is_complete = tally.has_usage and not isinstance(error, AntiphonError)
         outcome = tally.build_outcome(
             OK if is_complete else find_status(error, context), context.clock.monotonic()
         )
+        if meter is not None:
+            if tally.has_usage:
+                meter.add_speed(outcome.usage)
+            else:
+                outcome = replace(outcome, usage=meter.charge_unfinished(outcome.usage, error))
+                waits = meter.late_settlements
+                has_ended = tally.is_estimated and len(tally.finish_reasons) == meter.choices
+                has_left = not isinstance(error, AntiphonError)
+                if stream is not None and waits is not None and has_ended and has_left:
+                    meter.release_place()
+                    waits.start(self._settle_late(outcome, stream))
+                    return
+        try:
+            if stream is not None:
+                await stream.__aexit__(kind, error, trace)
+        finally:
+            self._settle(outcome, error)
+
+    async def _settle_late(self, outcome: RequestOutcome, stream: StartedStream) -> None:
+        """Waits for the usage of an answer that has ended and whose caller has left, and settles it."""
+        left = asyncio.CancelledError()  # the original one would keep the frames of the request in memory
+        try:
+            usage = await stream.read_usage(MAX_WAIT_S)
+            outcome = outcome if usage is None else replace(outcome, usage=usage)
+        finally:
+            try:
+                await stream.__aexit__(asyncio.CancelledError, left, None)
+            finally:
+                self._settle(outcome, left)
+
+    def _settle(self, outcome: RequestOutcome, error: BaseException | None) -> None:
+        """Settles the limits and reports the generation. Raises LedgerFull if there is no other error."""
+        tally, context = self._tally, self._context
         ledger_error = None if self._meter is None else self._meter.close(outcome)
         if ledger_error is not None:
             outcome = replace(outcome, status=ledger_error.code)
@@ -192,8 +230,8 @@ async def meter_stream(
     span = context.span
     if span is not None and span.is_recorded and span.records_content:
         tally.answer = RecordedAnswer()
-    settlement = Settlement(tally, model, context, metrics, meter)
-    async with settlement, await _start_metered(start_stream, meter) as stream:
+    async with Settlement(tally, model, context, metrics, meter) as settlement:
+        stream = settlement.stream = await _start_metered(start_stream, meter)
         event: Event | None = stream.first_event
         while event is not None:
             tally.add(event, clock)

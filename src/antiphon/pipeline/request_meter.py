@@ -5,6 +5,7 @@ that is refused earlier leaves no entry, and its reservation is released.
 """
 
 import logging
+import math
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Usage, UsageSource
@@ -12,10 +13,11 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry, encode_tries
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.prices import Price, format_decimal
-from antiphon.domain.values import Value, replace
+from antiphon.domain.values import Value
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
-from antiphon.errors import LedgerFull, PermissionDenied
+from antiphon.errors import AntiphonError, DeadlineExceeded, LedgerFull, PermissionDenied
+from antiphon.pipeline.late_settlements import LateSettlements
 from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation, RuleSet
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
@@ -47,13 +49,13 @@ class RequestMeter:
         "_accounting",
         "_context",
         "_is_bounded",
-        "_is_counted",
         "_metrics",
         "_model",
         "_price",
         "_requested_name",
         "_reservation",
         "_route",
+        "_size",
         "granted_tokens",
         "id",
         "is_admitted",
@@ -75,7 +77,8 @@ class RequestMeter:
         self._model = model
         self._requested_name = requested_name
         self._is_bounded = is_bounded
-        self._is_counted = True
+        self._size: RequestSize | None = None
+        """The size on the latest route that was tried."""
         self._context = context
         self._metrics = metrics
         self.id = context.clock.unique()
@@ -111,7 +114,7 @@ class RequestMeter:
         if route is not self._route or len(self._model.routes) > 1:
             self._route = route
             self._set_price()
-        self._is_counted = size.is_counted
+        self._size = size
         await self._reservation.reserve(size, self._price, self._is_bounded or not size.is_counted)
         if not self.is_admitted:
             self._write_intent(Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED))
@@ -136,6 +139,52 @@ class RequestMeter:
         if self._price is None:
             _require_countable(rules, self._context.actor, self._model.counted_name, name)
 
+    @property
+    def choices(self) -> int:
+        """The number of choices of all prompts."""
+        return 1 if self._size is None else self._size.choices
+
+    @property
+    def late_settlements(self) -> LateSettlements | None:
+        return self._accounting.late_settlements
+
+    def release_place(self) -> None:
+        """Ends what the request counts in limits of concurrent requests, before it is closed."""
+        self._reservation.release_place()
+
+    def add_speed(self, usage: Usage) -> None:
+        """Adds a vendor's answer that is complete now to the speed of its route."""
+        size, sent_at = self._size, self._context.progress.sent_at
+        if size is not None and sent_at is not None and usage.completion_tokens:
+            seconds = self._context.clock.monotonic() - sent_at
+            self._route.state.speed.add(usage.completion_tokens, size.choices, seconds)
+
+    def charge_unfinished(self, seen: Usage, error: BaseException | None) -> Usage:
+        """Returns what a request is charged that ends before its usage came. `seen`: the usage by the events
+        that came. This is the only place that decides it.
+
+        An engine of this server counts each token, so what was made is charged. If a vendor failed, what came
+        is charged. If the caller left, or the time was up, the vendor has worked until now, whether or not
+        anything came: hidden reasoning does not come, and what came last was made earlier. Then the estimate
+        of the prompt is charged, and the output that the route makes in this time, at most the whole output
+        that was asked for. The caller cannot choose less by when they leave.
+        """
+        size, progress = self._size, self._context.progress
+        if size is None or size.is_counted:
+            return seen
+        prompt, output = seen.prompt_tokens, seen.completion_tokens
+        is_failure = isinstance(error, AntiphonError) and not isinstance(error, DeadlineExceeded)
+        if progress.sent_at is not None and (not is_failure or self._context.remaining() == 0):
+            prompt, speed = size.estimated_prompt_tokens, self._route.state.speed.estimate()
+            if speed is None:
+                output = size.output_tokens
+            else:
+                seconds = self._context.clock.monotonic() - progress.sent_at
+                output = max(output, math.ceil(seconds * speed * size.choices))
+        output = min(output, size.output_tokens)
+        reasoning = min(seen.reasoning_tokens, output)
+        return Usage(prompt, output, 0, reasoning, UsageSource.ESTIMATED)
+
     def close(self, outcome: RequestOutcome) -> LedgerFull | None:
         """Writes the completion and settles the limits. If the completion cannot be written, returns the
         error; the intent then remains as the entry."""
@@ -145,8 +194,6 @@ class RequestMeter:
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
             self._price = None  # the currency has changed since, and sums can have only one currency
         usage = outcome.usage
-        if not self._is_counted and outcome.first_token_s is None:  # the vendor's first event never came
-            usage = replace(usage, source=UsageSource.ESTIMATED)
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
             self._metrics.add_cost(self._model.label, self._price.currency, cost)

@@ -17,6 +17,7 @@ from antiphon.engines.base import RequestSize
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
+from antiphon.pipeline.late_settlements import LateSettlements
 from antiphon.telemetry.metrics import Metrics
 
 MAX_CACHE_ENTRIES = 10_000
@@ -163,6 +164,8 @@ class Accounting(Struct, frozen=True):
     recorder: Recorder | None = None
     """Stores the texts of requests, for projects that turned it on."""
     exhausted: ExhaustedLimits = field(default_factory=ExhaustedLimits)
+    late_settlements: LateSettlements | None = None
+    """Waits for the usage of finished answers whose caller has left; None does not wait."""
 
 
 class Reservation:
@@ -266,6 +269,11 @@ class Reservation:
                     self._count_refusal(refusal)
                     raise
             step = max(needed_tokens, step // 2)
+
+    def release_place(self) -> None:
+        """Ends what the request counts in limits of concurrent requests, before it is settled."""
+        if self._is_open:
+            self._limiter.release_place(self._claim)
 
     def settle(self, used: Amounts, ended_ms: int | None = None) -> None:
         """Ends the reservation. `used`: the amounts that were used. `ended_ms`: the end of the request in the

@@ -4,8 +4,9 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -13,8 +14,8 @@ from typing import TypeVar
 import aiohttp
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.events import Event, Started, UsageSource
-from antiphon.domain.messages import MediaContent, measure_text
+from antiphon.domain.events import Event, Started, Usage, UsageSource
+from antiphon.domain.messages import MediaContent, estimate_tokens, measure_text
 from antiphon.domain.models import Profile
 from antiphon.domain.request import (
     Conversation,
@@ -36,6 +37,7 @@ from antiphon.engines.vendors.base import (
     StreamFailure,
     UpstreamCall,
     VendorModel,
+    estimate_inputs,
     estimate_prompt,
 )
 from antiphon.engines.vendors.provider import Provider
@@ -48,6 +50,7 @@ from antiphon.errors import (
     ProviderFailed,
     ProviderTimeout,
 )
+from antiphon.telemetry.logs import record
 
 T = TypeVar("T")
 
@@ -65,6 +68,20 @@ IMAGE_TOKENS = 8192
 
 BYTES_PER_AUDIO_TOKEN = 100
 """The fewest bytes in base64 that one token of a recording takes."""
+
+MAX_HIDDEN_PROMPT = 65_536
+"""Prompt tokens beyond the reserved ones that a vendor is believed: its own instructions, and what its own
+tools found."""
+
+MAX_IMAGE_TOKENS = 50_000
+"""Tokens of one image that a vendor is believed. GPT-4o mini counts up to 48,169."""
+
+MAX_HIDDEN_OUTPUT = 131_072
+"""Output tokens of one choice beyond the reserved ones that a vendor is believed if it reports reasoning,
+which not every vendor counts in `max_tokens`, or if the request sets no maximum."""
+
+MAX_EXCESS_OUTPUT = 1_024
+"""The same for a request with a maximum, and an answer without reasoning."""
 
 ANSWER_FAILURES = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
 """The errors of a broken or unreadable answer. A TimeoutError is an OSError."""
@@ -134,17 +151,69 @@ def shorten_output(request: GenerationRequest, max_output: int | None) -> Genera
 
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
-    """Returns an upper bound of a request's tokens. No tokenizer makes more tokens than its text has bytes,
-    but images and recordings have other bounds."""
-    prompt_bound = len(call.body)
+    """Returns an upper bound of a request's tokens, and the estimate of its prompt. No tokenizer makes more
+    tokens than its text has bytes, but images and recordings have other bounds. Schemas are part of the
+    prompt, so with them the estimate is that of the whole body."""
+    text_bytes, media_tokens = len(call.body), 0
     for part in iterate_media(request):
-        prompt_bound += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN) - len(part.data)
+        text_bytes -= len(part.data)
+        media_tokens += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN)
+    has_schemas = request.output.constraint is not None or any(
+        isinstance(prompt, Conversation) and prompt.tools is not None for prompt in request.prompts
+    )
+    prompt = estimate_tokens(text_bytes) if has_schemas else estimate_prompt(request)
     output_tokens = request.output.max_tokens
     if output_tokens is None:
         output_tokens = model.profile.max_output or MAX_OUTPUT
     output_tokens += len((request.vendor_options.prediction or "").encode())  # its rejected tokens count too
-    choices = request.output.best_of or request.output.choices
-    return RequestSize(prompt_bound, output_tokens * choices * len(request.prompts), is_counted=False)
+    choices = (request.output.best_of or request.output.choices) * len(request.prompts)
+    return RequestSize(
+        text_bytes + media_tokens,
+        output_tokens * choices,
+        is_counted=False,
+        estimated_prompt_tokens=min(prompt, text_bytes) + media_tokens,
+        choices=choices,
+    )
+
+
+def limit_usage(
+    usage: Usage, request: GenerationRequest, size: RequestSize, provider: Provider, context: Context
+) -> Usage:
+    """Returns the usage at the end of an answer. If nobody counted the prompt, adds its estimate. A count
+    that cannot be true is replaced by what the request reserved, and logged."""
+    if usage.source is UsageSource.ESTIMATED:
+        return replace(usage, prompt_tokens=size.estimated_prompt_tokens)
+    prompt, output = usage.prompt_tokens, usage.completion_tokens
+    most_prompt, most_output = size.prompt_tokens + MAX_HIDDEN_PROMPT, size.output_tokens
+    if prompt > most_prompt:
+        most_prompt += MAX_IMAGE_TOKENS * sum(1 for _ in iterate_media(request))
+    is_open = usage.reasoning_tokens > 0 or request.output.max_tokens is None
+    most_output += size.choices * (MAX_HIDDEN_OUTPUT if is_open else MAX_EXCESS_OUTPUT)
+    if prompt <= most_prompt and output <= most_output:
+        return usage
+    record_impossible_usage(provider, context, prompt, output)
+    prompt = prompt if prompt <= most_prompt else size.prompt_tokens
+    output = output if output <= most_output else size.output_tokens
+    return Usage(
+        prompt,
+        output,
+        min(usage.cached_tokens, prompt),
+        min(usage.reasoning_tokens, output),
+        UsageSource.ESTIMATED,
+    )
+
+
+def record_impossible_usage(provider: Provider, context: Context, prompt: int, output: int) -> None:
+    """Logs the counts of a vendor that are not believed."""
+    record(
+        "vendor_usage_impossible",
+        logging.WARNING,
+        request_id=context.request_id,
+        provider=provider.name,
+        model=context.progress.model,
+        prompt_tokens=prompt,
+        completion_tokens=output,
+    )
 
 
 def add_upstream_reports(
@@ -187,15 +256,62 @@ class PreparedVendorRequest(Struct, frozen=True):
     call: UpstreamCall
     size: RequestSize
 
-    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        return aclosing(self._generate(context))
+    def stream(self, context: Context) -> "VendorStream":
+        return VendorStream(self, context)
+
+
+class VendorStream:
+    """One exchange with a vendor, as a context. Leaving it closes the connection, unless the answer was read
+    to its end. It is a `LateUsageStream`."""
+
+    def __init__(self, prepared: PreparedVendorRequest, context: Context) -> None:
+        self.provider, self.model = prepared.provider, prepared.model
+        self.request, self.call, self.size = prepared.request, prepared.call, prepared.size
+        self._context = context
+        self._events = self._generate(context)
+        self._response: UpstreamResponse | None = None
+        self._decoder: StreamDecoder | None = None
+        """The decoder of a streamed answer."""
+        self._splitter = EventSplitter()
+        self._is_complete = False
+
+    async def __aenter__(self) -> AsyncIterator[Event]:
+        return self._events
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._events.aclose()
+        finally:
+            response, self._response = self._response, None
+            if response is not None:
+                if not self._is_complete:
+                    response.close()
+                await self.provider.remove_user()
+
+    async def read_usage(self, seconds: float) -> Usage | None:
+        """`LateUsageStream.read_usage`. The events of the answer have ended, but not the connection."""
+        response, decoder = self._response, self._decoder
+        if response is None or decoder is None:
+            return None
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while not decoder.is_complete and (data := await response.read_part()):
+                        for name, payload in self._splitter.feed(data):
+                            decoder.feed(name, payload)
+            usage = next(event for event in decoder.close() if isinstance(event, Usage))
+        except Exception:  # noqa: BLE001 - nobody waits for it, and it must not end the waits of others
+            return None
+        usage = limit_usage(usage, self.request, self.size, self.provider, self._context)
+        return None if usage.source is UsageSource.ESTIMATED else usage
 
     async def _generate(self, context: Context) -> AsyncGenerator[Event, None]:
-        """Yields the events of the answer. Closes the connection if the answer is not read to its end."""
+        """Yields the events of the answer."""
         loop, options = asyncio.get_running_loop(), self.provider.options
         deadline = find_deadline(self.provider, context, loop.time())
         first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
-        response = await self._send(context, first_event_due if self.call.is_streamed else deadline)
+        due = first_event_due if self.call.is_streamed else deadline
+        response = self._response = await self._send(context, due)
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
@@ -214,21 +330,16 @@ class PreparedVendorRequest(Struct, frozen=True):
         except ANSWER_FAILURES as failure:
             response.close()
             raise self._map_failure(failure, has_begun, context) from None
-        except BaseException:
-            response.close()
-            raise
         finally:
-            try:
-                await batches.aclose()
-            finally:
-                await self.provider.remove_user()
+            await batches.aclose()
+        self._is_complete = True
 
     def _begin_events(self, events: Sequence[Event]) -> Sequence[Event]:
         """Returns the first events of the answer, beginning with Started. Returns no event while there is no
         content, so that another route can still be tried."""
         content_events = [event for event in events if not isinstance(event, Started)]
         return (
-            (Started(estimate_prompt(self.request), source=UsageSource.ESTIMATED), *content_events)
+            (Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED), *content_events)
             if content_events
             else ()
         )
@@ -236,7 +347,8 @@ class PreparedVendorRequest(Struct, frozen=True):
     async def _send(self, context: Context, deadline: float) -> UpstreamResponse:
         """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
         try:
-            return await self.provider.send(trace_call(self.call, self.provider, context), deadline)
+            call = trace_call(self.call, self.provider, context)
+            return await self.provider.send(call, deadline, context.record_sent)
         except ProviderTimeout:
             if is_expired(context):
                 raise build_deadline_error() from None
@@ -246,15 +358,18 @@ class PreparedVendorRequest(Struct, frozen=True):
         """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
         that another route can be tried."""
         body = await response.read()
-        yield tuple(self.provider.upstream.decode_answer(self.request, self.model, body))
+        yield tuple(
+            self._limit_usage(event)
+            for event in self.provider.upstream.decode_answer(self.request, self.model, body)
+        )
 
     async def _read_stream(
         self, response: UpstreamResponse, first_event_due: float
     ) -> AsyncGenerator[Sequence[Event], None]:
         """Yields the events of a streamed answer; each tuple has those of one network read.
         `first_event_due`: the event loop's time by which the first event must arrive."""
-        get_time, splitter = asyncio.get_running_loop().time, EventSplitter()
-        decoder = self.provider.upstream.start_stream(self.request, self.model)
+        get_time, splitter = asyncio.get_running_loop().time, self._splitter
+        decoder = self._decoder = self.provider.upstream.start_stream(self.request, self.model)
         chunk_timeout = self.provider.options.chunk_timeout
         response.next_bytes_due = first_event_due
         while not decoder.is_complete and (data := await response.read_part()):
@@ -272,8 +387,14 @@ class PreparedVendorRequest(Struct, frozen=True):
             response.next_bytes_due = max(first_event_due, get_time() + chunk_timeout)
         response.next_bytes_due = inf
         for event in close_decoder(decoder, splitter):
-            yield (event,)
+            yield (self._limit_usage(event),)
         self.provider.watch.finish(response)
+
+    def _limit_usage(self, event: Event) -> Event:
+        """Returns the event, with the counts of Usage limited to what can be true."""
+        if not isinstance(event, Usage):
+            return event
+        return limit_usage(event, self.request, self.size, self.provider, self._context)
 
     def _map_failure(self, failure: Exception, has_begun: bool, context: Context) -> AntiphonError:
         """Returns the error for a failure of the answer. After the first event, it is an error after which no
@@ -310,13 +431,16 @@ class PreparedVendorEmbedding(Struct, frozen=True):
 
     @property
     def size(self) -> RequestSize:
-        return RequestSize(len(self.call.body), 0)
+        return bound_prompt(len(self.call.body), estimate_inputs(self.request))
 
     async def embed(self, context: Context) -> Embeddings:
         """Returns the vectors. Raises a ProviderError, also if the vendor ignored the request's
         dimensions."""
         decode = partial(self.provider.upstream.decode_embedding, self.request)
         embeddings = await exchange(self.provider, self.call, decode, context)
+        tokens = limit_prompt(embeddings.prompt_tokens, self.size, self.provider, context)
+        if tokens != embeddings.prompt_tokens:
+            embeddings = replace(embeddings, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
         dimensions = self.request.dimensions
         if dimensions is not None and embeddings.dimensions != dimensions:
             raise ProviderFailed(
@@ -337,12 +461,31 @@ class PreparedVendorRerank(Struct, frozen=True):
     def size(self) -> RequestSize:
         """An upper bound of the tokens. A vendor reads the query once with each document."""
         query = measure_text(self.request.query) * len(self.request.documents)
-        return RequestSize(query + sum(map(measure_text, self.request.documents)), 0)
+        byte_count = query + sum(map(measure_text, self.request.documents))
+        return bound_prompt(byte_count, estimate_tokens(byte_count))
 
     async def rank(self, context: Context) -> Ranking:
         """Returns the scores. Raises a ProviderError."""
         decode = partial(self.provider.upstream.decode_rerank, self.request)
-        return await exchange(self.provider, self.call, decode, context)
+        ranking = await exchange(self.provider, self.call, decode, context)
+        tokens = limit_prompt(ranking.prompt_tokens, self.size, self.provider, context)
+        if tokens != ranking.prompt_tokens:
+            ranking = replace(ranking, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
+        return ranking
+
+
+def bound_prompt(byte_count: int, estimate: int) -> RequestSize:
+    """Returns the size of a request without output. `byte_count`: an upper bound of its tokens."""
+    return RequestSize(byte_count, 0, is_counted=False, estimated_prompt_tokens=min(estimate, byte_count))
+
+
+def limit_prompt(tokens: int, size: RequestSize, provider: Provider, context: Context) -> int:
+    """Returns a vendor's count of the tokens that it read. A count that cannot be true is replaced by what
+    the request reserved, and logged."""
+    if tokens <= size.prompt_tokens + MAX_HIDDEN_PROMPT:
+        return tokens
+    record_impossible_usage(provider, context, tokens, 0)
+    return size.prompt_tokens
 
 
 async def exchange(
@@ -350,7 +493,7 @@ async def exchange(
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await provider.send(trace_call(call, provider, context), deadline)
+    response = await provider.send(trace_call(call, provider, context), deadline, context.record_sent)
     try:
         return decode(await response.read())
     except UNREADABLE as failure:

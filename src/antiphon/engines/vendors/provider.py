@@ -146,15 +146,18 @@ class Provider:
                 f"[providers.{self.name}] to allow it"
             )
 
-    async def send(self, call: UpstreamCall, deadline: float) -> UpstreamResponse:
+    async def send(
+        self, call: UpstreamCall, deadline: float, on_sent: Callable[[], None] = lambda: None
+    ) -> UpstreamResponse:
         """Sends a request and returns the response, whose headers have arrived. The caller must close the
         response, and then call `remove_user`.
 
-        `deadline`: seconds of the event loop's clock. Raises a ProviderError.
+        `deadline`: seconds of the event loop's clock. `on_sent` is called when the request is written to a
+        connection. Raises a ProviderError.
         """
         self._users += 1
         try:
-            response = await self._exchange("POST", call, deadline)
+            response = await self._exchange("POST", call, deadline, on_sent)
             if response.status == 200:
                 return response
             try:
@@ -168,7 +171,9 @@ class Provider:
             await self.remove_user()
             raise
 
-    async def _exchange(self, method: str, call: UpstreamCall, deadline: float) -> UpstreamResponse:
+    async def _exchange(
+        self, method: str, call: UpstreamCall, deadline: float, on_sent: Callable[[], None] = lambda: None
+    ) -> UpstreamResponse:
         """Sends a request. If the vendor had closed the idle connection to which it was written, sends it
         again. Raises a ClientError, TimeoutError or OSError."""
         pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
@@ -190,6 +195,7 @@ class Provider:
                 raise
             started_at, response = get_time(), UpstreamResponse(connection, deadline)
             self.watch.add(response)
+            on_sent()
             try:
                 await response.exchange(head, call.body)
             except aiohttp.ClientConnectionError:
