@@ -7,8 +7,9 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Started, TextDelta, UsageSource
+from antiphon.domain.ledger import Entry
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
+from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.base import VendorModel
@@ -23,6 +24,7 @@ from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.scripted_token_engine import Hold
 from tests.support.accounting import Books, limit
+from tests.support.billing_vendor import serve_billing_vendor
 from tests.support.chat_templates import prove_here
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import serve_upstream
@@ -91,6 +93,35 @@ async def test_a_vendor_that_takes_longer_is_left(model: str, is_buffered: bool,
             break
         assert expected[0].startswith(found[0])
     assert found == expected
+
+
+async def test_vectors_that_take_longer_cost_their_prompt_and_do_not_blame_the_vendor():
+    expected = ("deadline_exceeded", UsageSource.ESTIMATED, 50)
+    for seconds in (0.5, 5.0, 30.0):  # more for a busy machine, on which the request is sent later
+        entry = await leave_vectors(seconds)
+        if (found := (entry.status, entry.source, entry.prompt_tokens)) == expected:
+            break
+    assert found == expected
+
+
+async def leave_vectors(seconds: float) -> Entry:
+    """The row of a request for vectors to a vendor that is silent, whose time passes."""
+    with serve_billing_vendor() as vendor:
+        options = ProviderOptions("first", vendor.url, ("Authorization", ""), allows_private=True)
+        provider, described = (
+            Provider(options, OpenAIUpstream(), lambda: None),
+            VendorModel("silent", "first"),
+        )
+        shown = build_profile(VendorProfile(), "first", "openai", frozenset())
+        books = Books(limit())
+        pipeline = run_pipeline(VendorEngine(provider, described, shown), books)
+        request, context = EmbeddingRequest("m", (RawPrompt("word" * 50),)), Context("r").limit_time(seconds)
+        try:
+            with pytest.raises(DeadlineExceeded):
+                await pipeline.embed(request, context)
+        finally:
+            await provider.aclose()
+    return books.ledger.entry
 
 
 async def leave_vendor(model: str, is_buffered: bool, seconds: float) -> tuple[str, int]:

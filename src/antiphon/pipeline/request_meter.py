@@ -174,7 +174,7 @@ class RequestMeter:
             return seen
         prompt, output = seen.prompt_tokens, seen.completion_tokens
         is_failure = isinstance(error, AntiphonError) and not isinstance(error, DeadlineExceeded)
-        if progress.sent_at is not None and (not is_failure or self._context.remaining() == 0):
+        if progress.sent_at is not None and not is_failure:
             prompt, speed = size.estimated_prompt_tokens, self._route.state.speed.estimate()
             if speed is None:
                 output = size.output_tokens

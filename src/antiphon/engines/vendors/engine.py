@@ -264,6 +264,20 @@ class VendorStream:
     """One exchange with a vendor, as a context. Leaving it closes the connection, unless the answer was read
     to its end. It is a `LateUsageStream`."""
 
+    __slots__ = (
+        "_context",
+        "_decoder",
+        "_events",
+        "_is_complete",
+        "_response",
+        "_splitter",
+        "call",
+        "model",
+        "provider",
+        "request",
+        "size",
+    )
+
     def __init__(self, prepared: PreparedVendorRequest, context: Context) -> None:
         self.provider, self.model = prepared.provider, prepared.model
         self.request, self.call, self.size = prepared.request, prepared.call, prepared.size
@@ -311,7 +325,7 @@ class VendorStream:
         deadline = find_deadline(self.provider, context, loop.time())
         first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
         due = first_event_due if self.call.is_streamed else deadline
-        response = self._response = await self._send(context, due)
+        response = self._response = await send(self.provider, self.call, context, due)
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
@@ -343,16 +357,6 @@ class VendorStream:
             if content_events
             else ()
         )
-
-    async def _send(self, context: Context, deadline: float) -> UpstreamResponse:
-        """Sends the request. Raises DeadlineExceeded if the request's own deadline passes."""
-        try:
-            call = trace_call(self.call, self.provider, context)
-            return await self.provider.send(call, deadline, context.record_sent)
-        except ProviderTimeout:
-            if is_expired(context):
-                raise build_deadline_error() from None
-            raise
 
     async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
         """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
@@ -493,7 +497,7 @@ async def exchange(
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await provider.send(trace_call(call, provider, context), deadline, context.record_sent)
+    response = await send(provider, call, context, deadline)
     try:
         return decode(await response.read())
     except UNREADABLE as failure:
@@ -502,10 +506,21 @@ async def exchange(
             cause=f"{provider.name}: {provider.describe_failure(failure)}",
         ) from None
     except (aiohttp.ClientError, OSError) as failure:
-        raise provider.map_failure(failure) from None
+        error = provider.map_failure(failure)
+        raise (build_deadline_error(error.cause) if is_expired(context) else error) from None
     finally:
         response.close()
         await provider.remove_user()
+
+
+async def send(provider: Provider, call: UpstreamCall, context: Context, deadline: float) -> UpstreamResponse:
+    """Sends a request. Raises DeadlineExceeded if the request's own deadline passes, or a ProviderError."""
+    try:
+        return await provider.send(trace_call(call, provider, context), deadline, context.record_sent)
+    except ProviderTimeout:
+        if is_expired(context):
+            raise build_deadline_error() from None
+        raise
 
 
 def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:
