@@ -201,7 +201,8 @@ class Caller:
 
     async def show_speed(self, vendor: Vendor, share: float = 1.0) -> None:
         """Reads an answer of the vendor to its end, made at this share of its speed."""
-        await self.ask(replace_vendor(vendor, rate=vendor.rate * share, first_s=vendor.first_s / share))
+        first_s = vendor.first_s / share
+        await self.ask(replace_vendor(vendor, rate=vendor.rate * share, first_s=first_s, choices=1))
 
 
 def replace_vendor(vendor: Vendor, **changes: object) -> Vendor:
@@ -329,8 +330,24 @@ async def test_until_a_speed_is_shown_the_whole_output_is_charged():
     assert (await caller.ask(vendor, 0.0)).output_tokens == 400
     await caller.ask(replace_vendor(vendor, shown=63))  # too short to show one
     assert (await caller.ask(vendor, 1.0)).output_tokens == 400
+    await caller.ask(replace_vendor(vendor, choices=2))  # a vendor can make one after the other
+    assert (await caller.ask(vendor, 1.0)).output_tokens == 400
     await caller.show_speed(vendor)
     assert (await caller.ask(vendor, 1.0)).output_tokens < 60
+
+
+async def test_a_caller_who_reads_slowly_makes_no_route_look_slow():
+    class Held(VendorStream):
+        async def _generate(self) -> AsyncGenerator[Event, None]:
+            async for event in super()._generate():
+                yield event
+            self.advance(30.0)
+            self.context.progress.held_s = 30.0
+
+    vendor, caller = Vendor(), Caller()
+    caller.engine.stream_type = Held
+    await caller.ask(vendor)
+    assert caller.route.state.speed.estimate() is None
 
 
 async def test_a_vendor_that_fails_is_paid_for_what_came():
@@ -388,12 +405,11 @@ def test_a_speed_is_the_95th_percentile_of_recent_answers():
     speed = RouteSpeed()
     assert speed.estimate() is None
     for tokens in range(100, 200):
-        speed.add(tokens, 1, 1.0)
+        speed.add(tokens, 1.0)
     assert speed.estimate() == 194
-    speed.add(400, 4, 1.0)  # each choice has 100
     for _ in range(1000):
-        speed.add(63, 1, 60.0)  # short answers show nothing
+        speed.add(63, 60.0)  # short answers show nothing
     assert speed.estimate() == 194
     for _ in range(200):
-        speed.add(6400, 1, 100.0)
+        speed.add(6400, 100.0)
     assert speed.estimate() == 64

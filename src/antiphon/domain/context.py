@@ -143,6 +143,7 @@ class RequestProgress:
         "embedded_tokens",
         "end_code",
         "has_own_schemas",
+        "held_s",
         "limit_statuses",
         "log_fields",
         "memory",
@@ -169,6 +170,8 @@ class RequestProgress:
         self.has_own_schemas = False
         """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out.
         `Engine.prepare` sets it."""
+        self.held_s = 0.0
+        """Seconds in which a vendor's answer was not read, because the caller did not read."""
         self.memory: MemoryReport | None = None
         """The result of the request's memory strategy; None without one."""
         self.model = ""

@@ -47,12 +47,12 @@ SPEED_SAMPLES = 128
 SPEED_PERCENTILE = 0.95
 
 MIN_SPEED_TOKENS = 64
-"""Output tokens of each choice below which an answer tells no speed. A short answer mostly waits for its
-first token, so callers could make a route look slow by many of them."""
+"""Output tokens below which an answer tells no speed. A short answer mostly waits for its first token, so
+callers could make a route look slow by many of them."""
 
 
 class RouteSpeed:
-    """The output tokens per second that a vendor's finished answers had, for each choice, from the moment in
+    """The output tokens per second that a vendor's finished answers with one choice had, from the moment in
     which the request was sent. Requests that end early are charged by it."""
 
     __slots__ = ("_samples",)
@@ -60,10 +60,10 @@ class RouteSpeed:
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=SPEED_SAMPLES)
 
-    def add(self, tokens: int, choices: int, seconds: float) -> None:
-        """Adds a finished answer with the tokens of all its choices, hidden reasoning included."""
-        if tokens >= MIN_SPEED_TOKENS * choices:
-            self._samples.append(tokens / choices / max(seconds, MIN_LATENCY_S))
+    def add(self, tokens: int, seconds: float) -> None:
+        """Adds a finished answer. `tokens` includes hidden reasoning."""
+        if tokens >= MIN_SPEED_TOKENS:
+            self._samples.append(tokens / max(seconds, MIN_LATENCY_S))
 
     def estimate(self) -> float | None:
         """Returns the 95th percentile; None if no answer has shown a speed."""

@@ -24,6 +24,9 @@ from antiphon.telemetry.metrics import Metrics
 
 MILLISECONDS = 1000
 
+MAX_HELD_SHARE = 0.1
+"""The share of its time in which the caller can hold an answer that tells the speed of its route."""
+
 NUL, REPLACEMENT = "\0", "\ufffd"
 """NUL, which no database stores in a text, and its replacement."""
 
@@ -153,11 +156,13 @@ class RequestMeter:
         self._reservation.release_place()
 
     def add_speed(self, usage: Usage) -> None:
-        """Adds a vendor's answer that is complete now to the speed of its route."""
-        size, sent_at = self._size, self._context.progress.sent_at
-        if size is not None and sent_at is not None and usage.completion_tokens:
-            seconds = self._context.clock.monotonic() - sent_at
-            self._route.state.speed.add(usage.completion_tokens, size.choices, seconds)
+        """Adds a vendor's answer that is complete now to the speed of its route. An answer does not count if
+        its caller could have made it slow, by several choices or by reading slowly."""
+        progress = self._context.progress
+        if progress.sent_at is not None and self.choices == 1:
+            seconds = self._context.clock.monotonic() - progress.sent_at
+            if progress.held_s <= seconds * MAX_HELD_SHARE:
+                self._route.state.speed.add(usage.completion_tokens, seconds)
 
     def charge_unfinished(self, seen: Usage, error: BaseException | None) -> Usage:
         """Returns what a request is charged that ends before its usage came. `seen`: the usage by the events

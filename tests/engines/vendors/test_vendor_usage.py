@@ -1,9 +1,11 @@
 """The estimate of a prompt, and what a vendor is believed that reports a usage."""
 
+import asyncio
+
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Usage, UsageSource
+from antiphon.domain.events import Started, Usage, UsageSource
 from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, TextContent, Tool, Tools
 from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.values import replace
@@ -15,12 +17,14 @@ from antiphon.engines.vendors.engine import (
     MAX_HIDDEN_OUTPUT,
     MAX_HIDDEN_PROMPT,
     MAX_IMAGE_TOKENS,
+    VendorEngine,
     bound_size,
     limit_usage,
 )
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.profiles import VendorProfile
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from tests.support.billing_vendor import serve_billing_vendor
 
 TEXT = "word" * 100
 IMAGE = MediaContent(MediaKind.IMAGE, "image/png", data="A" * 90_000)
@@ -84,3 +88,20 @@ def test_a_count_that_cannot_be_true_becomes_what_was_reserved(
 
 
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+
+
+async def test_the_time_in_which_a_reader_holds_an_answer_is_told():
+    with serve_billing_vendor() as vendor:
+        options = ProviderOptions("v", vendor.url, ("Authorization", "Bearer "), allows_private=True)
+        provider = Provider(options, OpenAIUpstream(), lambda: None)
+        model, context = VendorModel("late", "v"), Context("r")
+        engine = VendorEngine(provider, model, build_profile(VendorProfile(), "v", "openai", frozenset()))
+        request = GenerationRequest("late", (Conversation((Message(Role.USER, TEXT),)),), output=TEN)
+        try:
+            async with (await engine.prepare(request, context)).stream(context) as events:
+                async for event in events:
+                    if isinstance(event, Started):
+                        await asyncio.sleep(0.2)
+        finally:
+            await provider.aclose()
+    assert context.progress.held_s >= 0.15 and context.progress.sent_at is not None

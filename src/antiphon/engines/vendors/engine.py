@@ -268,6 +268,7 @@ class VendorStream:
         "_context",
         "_decoder",
         "_events",
+        "_held_s",
         "_is_complete",
         "_response",
         "_splitter",
@@ -288,6 +289,8 @@ class VendorStream:
         """The decoder of a streamed answer."""
         self._splitter = EventSplitter()
         self._is_complete = False
+        self._held_s = 0.0
+        """Seconds in which the reader of the events did not read."""
 
     async def __aenter__(self) -> AsyncIterator[Event]:
         return self._events
@@ -377,6 +380,7 @@ class VendorStream:
         chunk_timeout = self.provider.options.chunk_timeout
         response.next_bytes_due = first_event_due
         while not decoder.is_complete and (data := await response.read_part()):
+            arrived_at = get_time()
             response.next_bytes_due = inf
             events: list[Event] = []
             try:
@@ -388,8 +392,11 @@ class VendorStream:
             if events:
                 first_event_due = 0.0
                 yield events
-            response.next_bytes_due = max(first_event_due, get_time() + chunk_timeout)
+            now = get_time()
+            self._held_s += now - arrived_at
+            response.next_bytes_due = max(first_event_due, now + chunk_timeout)
         response.next_bytes_due = inf
+        self._context.progress.held_s = self._held_s
         for event in close_decoder(decoder, splitter):
             yield (self._limit_usage(event),)
         self.provider.watch.finish(response)
