@@ -256,6 +256,7 @@ def build_client(provider: ResolvedProvider) -> "Provider":
         first_byte_timeout=settings.first_byte_timeout,
         chunk_timeout=settings.chunk_timeout,
         timeout=settings.timeout,
+        max_answer_bytes=settings.max_answer_bytes,
     )
     return Provider(options, upstream, provider.read_key)
 

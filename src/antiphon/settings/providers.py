@@ -84,6 +84,14 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, Meta(description="Seconds in which an answer must be complete."), POSITIVE] = (
         600.0
     )
+    max_answer_bytes: Annotated[
+        int,
+        Meta(
+            description="Most bytes of a whole answer, and of one event of a stream. Answers with vectors "
+            "have a bound of their own (vendors.md)."
+        ),
+        Meta(ge=65_536, le=256 << 20),
+    ] = 8 << 20
     takes: Annotated[
         tuple[str, ...],
         Meta(description="More parameters that this provider takes than its kind and preset do."),

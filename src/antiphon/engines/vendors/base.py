@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from sys import byteorder
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from antiphon.domain.events import Event, Usage, UsageSource
 from antiphon.domain.messages import BYTES_PER_TOKEN, estimate_tokens, measure_text
@@ -30,10 +31,74 @@ from antiphon.domain.request import (
 from antiphon.domain.values import Value, field
 from antiphon.engines.vendors.profiles import VendorProfile
 
+T = TypeVar("T")
+
 UNREADABLE = (ValueError, RecursionError)
 """The errors of decoding a vendor's bytes. JSON that is nested too deeply raises a RecursionError."""
 
+MAX_ERROR_BODY = 65_536
+"""The most bytes of a vendor's error that are read."""
+
+MAX_OBJECTS, MAX_VALUES = 300_000, 1_000_000
+"""The most objects, and the most elements of lists and objects, in one JSON text. The decoder keeps the
+interpreter's lock until all are made, so a thread does not help. These take less than a tenth of a second."""
+
+MAX_FREE_VALUES = 50_000
+"""The most elements of a part whose fields this server does not know. Their names become keys of dicts, which
+take ten times as long as known fields."""
+
+BYTES_PER_VECTOR = 131_072
+"""The most bytes of one vector in an answer, written as numbers."""
+
+MAX_NUMBERS = 10_000_000
+"""The most numbers of all vectors in an answer. The decoder only finds their ends."""
+
+COUNTED_AT_ONCE = 1 << 20
+"""Bytes that are searched for brackets before other threads get their turn."""
+
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Wire(Struct, gc=False):
+    """A part of a vendor's answer. The garbage collector does not follow it, because it visits the objects of
+    a large answer many times while they are made."""
+
+
+NULL, EMPTY = Raw(b"null"), (Raw(b"{}"), Raw(b"[]"))
+
+
+def require_bounded(data: bytes, max_objects: int, max_values: int) -> None:
+    """Raises ValueError if a JSON text can have more objects or more elements, by its brackets and commas."""
+    objects = values = 0
+    for begin in range(0, len(data), COUNTED_AT_ONCE):
+        end = begin + COUNTED_AT_ONCE
+        objects += data.count(b"{", begin, end)
+        values += data.count(b"[", begin, end) + data.count(b",", begin, end)
+        if objects > max_objects or values > max_values:
+            raise ValueError("the answer has too many parts")
+
+
+def has_value(part: Raw) -> bool:
+    """Whether a field is in an answer, and is not null."""
+    return bool(part) and part != NULL
+
+
+def has_content(part: Raw) -> bool:
+    """Whether a field is in an answer, and is neither null nor empty."""
+    return has_value(part) and part not in EMPTY
+
+
+def read_free_json(part: Raw, type_: type[T]) -> T:
+    """Reads a part whose fields this server does not know. Raises ValueError if it has too many."""
+    text = bytes(part)
+    require_bounded(text, MAX_FREE_VALUES, MAX_FREE_VALUES)
+    return msgspec.json.decode(text, type=type_)
+
+
+def require_vector_size(vector: Raw) -> None:
+    """Raises ValueError for a vector that is too long to be decoded at once."""
+    if len(vector) > BYTES_PER_VECTOR:
+        raise ValueError("a vector of the answer is too long")
 
 
 class VendorModel(Struct, frozen=True):

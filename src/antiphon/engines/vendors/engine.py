@@ -30,6 +30,10 @@ from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
+    BYTES_PER_VECTOR,
+    MAX_NUMBERS,
+    MAX_OBJECTS,
+    MAX_VALUES,
     NO_ATTRIBUTES,
     UNREADABLE,
     Attributes,
@@ -39,6 +43,7 @@ from antiphon.engines.vendors.base import (
     VendorModel,
     estimate_inputs,
     estimate_prompt,
+    require_bounded,
 )
 from antiphon.engines.vendors.provider import Provider
 from antiphon.engines.vendors.transport import EventSplitter, UpstreamResponse
@@ -85,6 +90,26 @@ MAX_EXCESS_OUTPUT = 1_024
 
 ANSWER_FAILURES = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
 """The errors of a broken or unreadable answer. A TimeoutError is an OSError."""
+
+INLINE_BYTES = 65_536
+"""The most bytes of JSON that the event loop decodes itself. Threads decode larger ones."""
+
+PIECE_BYTES = 8192
+"""Bytes of a stream that are read at once. Other requests get their turn after each piece: one read can
+contain thousands of tiny events."""
+
+STREAM_BYTES = 16 << 20
+"""Bytes of a stream beside its tokens: comments, and reasoning that the maximum does not count."""
+
+BYTES_PER_TOKEN, BYTES_PER_SCORED_TOKEN = 1024, 8192
+"""The most bytes of a stream for each output token, without and with log-probabilities."""
+
+EVENTS_PER_TURN = 256
+"""Events that one request passes on before other requests get their turn."""
+
+MAX_VECTORS = 96 << 20
+"""The most bytes of an answer with vectors. The decoder skips over the numbers, which takes a tenth of a
+second; each vector is read apart from the others."""
 
 ERROR_STATUS = 500
 """The status of a vendor's error inside an answer, if the vendor names none."""
@@ -287,7 +312,7 @@ class VendorStream:
         self._response: UpstreamResponse | None = None
         self._decoder: StreamDecoder | None = None
         """The decoder of a streamed answer."""
-        self._splitter = EventSplitter()
+        self._splitter = EventSplitter(provider.options.max_answer_bytes)
         self._is_complete = False
         self._held_s = 0.0
         """Seconds in which the reader of the events did not read."""
@@ -315,7 +340,7 @@ class VendorStream:
                 async with asyncio.timeout(seconds):
                     while not decoder.is_complete and (data := await response.read_part()):
                         for name, payload in self._splitter.feed(data):
-                            decoder.feed(name, payload)
+                            await run_decode(partial(decoder.feed, name, payload), payload)
             usage = next(event for event in decoder.close() if isinstance(event, Usage))
         except Exception:  # noqa: BLE001 - nobody waits for it, and it must not end the waits of others
             return None
@@ -338,10 +363,15 @@ class VendorStream:
             add_upstream_reports(context.progress, self.request, reports)
         response.deadline, has_begun = deadline, False
         is_stream = response.media_type == EVENT_STREAM
+        if is_stream:
+            token_bytes = BYTES_PER_TOKEN if self.request.output.logprobs is None else BYTES_PER_SCORED_TOKEN
+            response.limit(STREAM_BYTES + self.size.output_tokens * token_bytes)
         batches = self._read_stream(response, first_event_due) if is_stream else self._read_answer(response)
         try:
-            async for events in batches:
-                for event in events if has_begun else self._begin_events(events):
+            async for batch in batches:
+                for position, event in enumerate(batch if has_begun else self._begin_events(batch)):
+                    if position % EVENTS_PER_TURN == EVENTS_PER_TURN - 1:
+                        await asyncio.sleep(0)
                     has_begun = True
                     yield event
         except ANSWER_FAILURES as failure:
@@ -364,11 +394,10 @@ class VendorStream:
     async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
         """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
         that another route can be tried."""
-        body = await response.read()
-        yield tuple(
-            self._limit_usage(event)
-            for event in self.provider.upstream.decode_answer(self.request, self.model, body)
-        )
+        body = await response.read(self.provider.options.max_answer_bytes)
+        upstream = self.provider.upstream
+        events = await run_decode(lambda: tuple(upstream.decode_answer(self.request, self.model, body)), body)
+        yield tuple(map(self._limit_usage, events))
 
     async def _read_stream(
         self, response: UpstreamResponse, first_event_due: float
@@ -382,16 +411,19 @@ class VendorStream:
         while not decoder.is_complete and (data := await response.read_part()):
             arrived_at = get_time()
             response.next_bytes_due = inf
-            events: list[Event] = []
-            try:
-                for name, payload in splitter.feed(data):
-                    events += decoder.feed(name, payload)
-            except ANSWER_FAILURES:
-                yield events  # the caller gets the events before the fault
-                raise
-            if events:
-                first_event_due = 0.0
-                yield events
+            for begin in range(0, len(data), PIECE_BYTES):
+                if begin:
+                    await asyncio.sleep(0)
+                events: list[Event] = []
+                try:
+                    for name, payload in splitter.feed(data[begin : begin + PIECE_BYTES]):
+                        events += await run_decode(partial(decoder.feed, name, payload), payload)
+                except ANSWER_FAILURES:
+                    yield events  # the caller gets the events before the fault
+                    raise
+                if events:
+                    first_event_due = 0.0
+                    yield events
             now = get_time()
             self._held_s += now - arrived_at
             response.next_bytes_due = max(first_event_due, now + chunk_timeout)
@@ -448,7 +480,11 @@ class PreparedVendorEmbedding(Struct, frozen=True):
         """Returns the vectors. Raises a ProviderError, also if the vendor ignored the request's
         dimensions."""
         decode = partial(self.provider.upstream.decode_embedding, self.request)
-        embeddings = await exchange(self.provider, self.call, decode, context)
+        vector_count = len(self.request.inputs) + 1  # one for what is beside the vectors
+        max_bytes = min(MAX_VECTORS, vector_count * BYTES_PER_VECTOR)
+        embeddings = await exchange(
+            self.provider, self.call, decode, context, max_bytes, MAX_OBJECTS, MAX_NUMBERS
+        )
         tokens = limit_prompt(embeddings.prompt_tokens, self.size, self.provider, context)
         if tokens != embeddings.prompt_tokens:
             embeddings = replace(embeddings, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
@@ -478,7 +514,9 @@ class PreparedVendorRerank(Struct, frozen=True):
     async def rank(self, context: Context) -> Ranking:
         """Returns the scores. Raises a ProviderError."""
         decode = partial(self.provider.upstream.decode_rerank, self.request)
-        ranking = await exchange(self.provider, self.call, decode, context)
+        ranking = await exchange(
+            self.provider, self.call, decode, context, self.provider.options.max_answer_bytes
+        )
         tokens = limit_prompt(ranking.prompt_tokens, self.size, self.provider, context)
         if tokens != ranking.prompt_tokens:
             ranking = replace(ranking, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
@@ -499,14 +537,32 @@ def limit_prompt(tokens: int, size: RequestSize, provider: Provider, context: Co
     return size.prompt_tokens
 
 
+async def run_decode(
+    decode: Callable[[], T], data: bytes, max_objects: int = MAX_OBJECTS, max_values: int = MAX_VALUES
+) -> T:
+    """Returns the result of `decode`, which reads `data`. A thread runs it if the data is large. Raises
+    ValueError if the data has too many parts even for a thread."""
+    if len(data) <= INLINE_BYTES:
+        return decode()
+    await asyncio.to_thread(require_bounded, data, max_objects, max_values)
+    return await asyncio.to_thread(decode)
+
+
 async def exchange(
-    provider: Provider, call: UpstreamCall, decode: Callable[[bytes], T], context: Context
+    provider: Provider,
+    call: UpstreamCall,
+    decode: Callable[[bytes], T],
+    context: Context,
+    max_bytes: int,
+    max_objects: int = MAX_OBJECTS,
+    max_values: int = MAX_VALUES,
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
     response = await send(provider, call, context, deadline)
     try:
-        return decode(await response.read())
+        body = await response.read(max_bytes)
+        return await run_decode(partial(decode, body), body, max_objects, max_values)
     except UNREADABLE as failure:
         raise ProviderFailed(
             f"the provider {provider.name} gave an answer that cannot be read",

@@ -25,9 +25,17 @@ from antiphon.engines.vendors.address_guard import (
     is_public,
     is_unusual_number,
 )
-from antiphon.engines.vendors.base import UNREADABLE, UpstreamCall, UpstreamDialect, VendorError
+from antiphon.engines.vendors.base import (
+    MAX_ERROR_BODY,
+    UNREADABLE,
+    UpstreamCall,
+    UpstreamDialect,
+    VendorError,
+)
 from antiphon.engines.vendors.errors import build_error, remove_secrets
 from antiphon.engines.vendors.transport import (
+    MAX_ANSWER,
+    NO_BODY_ENCODING,
     STALE_S,
     ConnectionPool,
     StallWatch,
@@ -48,9 +56,6 @@ from antiphon.errors import (
 KEEP_ALIVE_S = 15.0
 """Seconds after which an idle connection is closed here. Vendors' servers close idle connections later."""
 
-MAX_ERROR_BODY = 65_536
-"""The most bytes that are read of an error's body."""
-
 MAX_STALE_CONNECTIONS = 4
 """The most connections that one request tries, if the vendor has closed each of them."""
 
@@ -61,7 +66,7 @@ MAX_PATHS = 4096
 """The most paths in the cache of request heads. Callers choose parts of some paths, so the cache needs a
 bound."""
 
-MAX_MODELS = 64 << 20
+MAX_MODELS = 4 << 20
 """The most bytes of a list of models."""
 
 CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -69,8 +74,6 @@ CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 SHORTEST_KEY = 8
 """The fewest characters of a header's value that may be a key."""
-
-NO_BODY_ENCODING = "identity"
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -93,6 +96,8 @@ class ProviderOptions(Struct, frozen=True):
     first_byte_timeout: float = 120.0
     chunk_timeout: float = 60.0
     timeout: float = 600.0
+    max_answer_bytes: int = MAX_ANSWER
+    """The most bytes of a whole answer, and of one event of a stream."""
 
 
 class Provider:
@@ -308,7 +313,7 @@ class Provider:
         response.deadline = min(response.deadline, asyncio.get_running_loop().time() + ERROR_BODY_S)
         try:
             while len(body) < MAX_ERROR_BODY and (part := await response.read_part()):
-                body += part
+                body += part[: MAX_ERROR_BODY - len(body)]
         except (aiohttp.ClientError, OSError):
             pass  # the status alone suffices
         try:

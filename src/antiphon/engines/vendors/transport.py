@@ -23,12 +23,21 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.http import RawResponseMessage
     from aiohttp.tracing import Trace
 
+
+NO_BODY_ENCODING = "identity"
+"""The only encoding of a body that requests accept."""
+
+OK = 200
 
 STALE_S = 1.0
 """Seconds within which a request notices a closed connection. If the connection closes later, the vendor may
 have begun to generate."""
+
+UPGRADE = 101
+"""The only status below 200 that ends an exchange."""
 
 TICKS = 20
 """Parts of a second to which the wait for a connection is rounded up."""
@@ -36,8 +45,22 @@ TICKS = 20
 _has_opened: ContextVar[bool] = ContextVar("has_opened", default=False)
 
 
+MAX_INFORMATIONAL = 16
+"""The most answers below 200, such as `100 Continue`, before the answer itself."""
+
+HEAD_PIECE = 4096
+"""Bytes that are parsed at once before the head is complete. One read can contain 10,000 informational
+answers, and the parser would make objects of all of them."""
+
+MAX_ANSWER = 8 << 20
+"""The most bytes of a whole answer, and of one event of a stream, unless the operator sets another number."""
+
+MAX_EXCHANGE = 256 << 20
+"""The most bytes of any answer, with all that HTTP adds to its content."""
+
+
 class VendorProtocol(ResponseHandler):
-    """A connection to a vendor."""
+    """A connection to a vendor. It ends an answer that is too large while its bytes arrive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -45,18 +68,59 @@ class VendorProtocol(ResponseHandler):
         """Whether the last answer has ended and no request was written since."""
         self.has_begun = False
         """Whether a byte of an answer to the last request came."""
+        self._has_head = False
+        self._informational_count = 0
+        self._byte_count = 0
+        self.max_bytes = MAX_EXCHANGE
+        """The most bytes of the answer, with all that HTTP adds to its content."""
+
+    def begin_request(self) -> None:
+        """Prepares the connection for the answer to a request that is about to be written. The body stays
+        as the vendor sent it: a compressed one is refused, since no request asks for it."""
+        self.is_idle = self.has_begun = self._has_head = False
+        self._informational_count = self._byte_count = 0
+        self.max_bytes = MAX_EXCHANGE
+        self.set_response_params(read_until_eof=True, auto_decompress=False)
 
     def data_received(self, data: bytes) -> None:
         """Closes an idle connection that gets bytes. The bytes belong to no request, and would be taken for
         the answer to the next request."""
         self.has_begun = True
-        if not self.is_idle:
-            super().data_received(data)
-            if not self.is_idle or not self._buffer:
-                return
-        elif not data:
+        if self.is_idle:
+            if data:
+                self.abort()
             return
-        self.abort()
+        self._byte_count += len(data)
+        if self._byte_count > self.max_bytes:
+            self._fail("the answer is too large")
+            return
+        while (
+            not self._has_head and len(data) > HEAD_PIECE and self._informational_count <= MAX_INFORMATIONAL
+        ):
+            super().data_received(data[:HEAD_PIECE])
+            data = data[HEAD_PIECE:]
+        if self._informational_count > MAX_INFORMATIONAL:
+            self._fail(f"more than {MAX_INFORMATIONAL} informational answers came before the answer")
+            return
+        super().data_received(data)
+        if self.is_idle and self._buffer:
+            self.abort()
+
+    def feed_data(self, data: "tuple[RawResponseMessage, aiohttp.StreamReader]", size: int = 0) -> None:
+        """Passes on the head of an answer. Discards informational ones."""
+        if data[0].code < 200 and data[0].code != UPGRADE:
+            self._informational_count += 1
+            return
+        self._has_head = True
+        super().feed_data(data, size)
+
+    def _fail(self, reason: str) -> None:
+        """Makes the reader of the answer raise an error. The reader closes the connection."""
+        error = aiohttp.ClientPayloadError(reason)
+        if self._has_head and self._payload is not None:
+            self._payload.set_exception(error)
+        else:
+            self.set_exception(error)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Reports an error to the reader of a body without a length whose connection is reset. The base class
@@ -126,13 +190,6 @@ def _build_rounded(ticks: int, connect_seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(connect=ticks / TICKS, sock_connect=connect_seconds)
 
 
-MAX_BODY = 256 << 20
-"""The most bytes of a whole answer."""
-
-UPGRADE = 101
-"""The only status below 200 that ends an exchange."""
-
-
 class UpstreamResponse:
     """An open response. A `StallWatch` ends it if it is late. Times are seconds of the event loop's clock."""
 
@@ -181,19 +238,24 @@ class UpstreamResponse:
         """The type of the body, without parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
+    def limit(self, max_bytes: int) -> None:
+        """Limits the bytes of the answer, with all that HTTP adds to its content. More bytes are an error of
+        the reader."""
+        self._protocol.max_bytes = min(max_bytes, MAX_EXCHANGE)
+
     async def exchange(self, head: bytes, body: bytes) -> None:
         """Writes the request, and waits for the head of the answer. Raises a ClientError, TimeoutError or
         OSError, and then closes the connection."""
         protocol = self._protocol
-        protocol.is_idle = protocol.has_begun = False
         try:
-            protocol.set_response_params(read_until_eof=True)
+            protocol.begin_request()
             if protocol.transport is None:
                 raise aiohttp.ClientOSError("the connection is closed")
             protocol.transport.write(head + body)
             message, content = await protocol.read()
-            while message.code < 200 and message.code != UPGRADE:
-                message, content = await protocol.read()
+            encoding = message.headers.get("Content-Encoding", NO_BODY_ENCODING)
+            if message.code == OK and encoding.strip().lower() not in ("", NO_BODY_ENCODING):
+                raise aiohttp.ClientPayloadError("the answer is compressed, which was not asked for")
         except HttpProcessingError as error:
             self.close()
             raise aiohttp.ClientPayloadError(f"{error.code}, message={error.message!r}") from error
@@ -207,7 +269,7 @@ class UpstreamResponse:
         """Waits for the next bytes of the body, and returns them. Returns no bytes at its end."""
         return b"" if self.content is None else await self.content.readany()
 
-    async def read(self, max_bytes: int = MAX_BODY) -> bytes:
+    async def read(self, max_bytes: int = MAX_ANSWER) -> bytes:
         """Returns the whole body. Raises ValueError if it has more than `max_bytes`, and a ClientError or
         OSError if the answer breaks or is late."""
         parts: list[bytes] = []
@@ -329,74 +391,70 @@ def _end_if_late(response: UpstreamResponse, now: float) -> bool:
     return True
 
 
-MAX_EVENT = 16 << 20
-"""The most bytes of one event. An event with tokens is never larger."""
-
-LARGE_EVENT_BYTES = 65_536
-"""The size in bytes of an incomplete event above which its further parts are collected in a list, and joined
-only once."""
+MAX_LINES = 10_000
+"""The most lines of one event."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """The byte order mark that may begin a stream."""
 
 
 class EventSplitter:
-    """Collects bytes, and returns each server-sent event as (name, data) when it is complete."""
+    """Collects bytes, and returns each server-sent event as (name, data) when it is complete. Reads each byte
+    once, however small the parts are."""
 
-    __slots__ = ("_byte_count", "_incomplete", "_parts")
+    __slots__ = ("_incomplete", "_max_bytes", "_return")
 
-    def __init__(self) -> None:
-        self._incomplete = b""
-        self._parts: list[bytes] = []
-        """The next parts of a large event, which are joined once."""
-        self._byte_count = 0
+    def __init__(self, max_bytes: int = MAX_ANSWER) -> None:
+        """`max_bytes`: the most bytes of one event."""
+        self._max_bytes = max_bytes
+        self._incomplete = bytearray()
+        """An event whose end has not arrived."""
+        self._return = b""
+        """A carriage return at the end of the last part, until it is known whether a line feed follows."""
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
         """Returns the events that these bytes complete. An event that is too large raises ValueError once the
         events before it are returned."""
-        self._require_size(len(self._incomplete))
-        if len(self._incomplete) > LARGE_EVENT_BYTES and b"\n" not in data and b"\r" not in data:
-            return self._collect_part(data)
-        if self._parts:
-            data = b"".join((*self._parts, data))
-            self._parts.clear()
-        text = self._incomplete + data if self._incomplete else data
-        if b"\r" in text:
-            ends_in_return = text.endswith(b"\r")  # its line feed may follow
-            text = (text[:-1] if ends_in_return else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            text += b"\r" if ends_in_return else b""
-        *blocks, self._incomplete = text.split(b"\n\n")
-        events = [event for block in blocks if (event := _parse_event(block))]
+        self._require_size()
+        if self._return or b"\r" in data:
+            data = self._return + data
+            self._return = b"\r" if data.endswith(b"\r") else b""
+            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._incomplete:
+            begin = len(self._incomplete) - 1  # an event's end can begin in the bytes before
+            self._incomplete += data
+            if self._incomplete.find(b"\n\n", begin) < 0:
+                self._require_size()
+                return []
+            data = bytes(self._incomplete)
+            self._incomplete.clear()
+        *blocks, rest = data.split(b"\n\n")
+        self._incomplete += rest
+        events = [event for block in blocks if block and (event := _parse_event(block))]
         if not events:
-            self._require_size(len(self._incomplete))
+            self._require_size()
         return events
-
-    def _require_size(self, size: int) -> None:
-        """Raises ValueError if an incomplete event of `size` bytes is too large."""
-        if size > MAX_EVENT:
-            raise ValueError("an event of the stream is too large")
-
-    def _collect_part(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Collects a part of a large event that does not end it. Raises ValueError if the event is too
-        large."""
-        self._byte_count = len(data) + (self._byte_count if self._parts else len(self._incomplete))
-        self._parts.append(data)
-        self._require_size(self._byte_count)
-        return []
 
     def finish(self) -> list[tuple[str, bytes]]:
         """Returns the last event if the stream ended without an empty line after it. Raises ValueError for an
         event that is too large."""
-        self._require_size(len(self._incomplete))
-        event = _parse_event(b"".join((self._incomplete, *self._parts)).rstrip(b"\r\n"))
-        self._incomplete = b""
+        self._require_size()
+        event = _parse_event(bytes(self._incomplete).rstrip(b"\n"))
+        self._incomplete.clear()
         return [event] if event else []
+
+    def _require_size(self) -> None:
+        """Raises ValueError if the incomplete event is too large."""
+        if len(self._incomplete) > self._max_bytes:
+            raise ValueError("an event of the stream is too large")
 
 
 def _parse_event(block: bytes) -> tuple[str, bytes] | None:
     """Returns the name and the data of an event; None if it has no data."""
     if block.startswith(b"data:") and b"\n" not in block:
         return "", block[6:] if block[5:6] == b" " else block[5:]
+    if block.count(b"\n") >= MAX_LINES:
+        raise ValueError("an event of the stream has too many lines")
     name, lines = "", []
     for line in block.split(b"\n"):
         field, _, value = line.removeprefix(BYTE_ORDER_MARK).partition(b":")

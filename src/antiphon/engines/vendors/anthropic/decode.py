@@ -40,21 +40,6 @@ from antiphon.engines.vendors.anthropic.wire_types import (
 )
 from antiphon.engines.vendors.base import StreamFailure, VendorError, is_possible
 
-# --- blocks of an answer ------------------------------------------------------------------------------------
-
-
-# --- usage, errors, whole answers ---------------------------------------------------------------------------
-
-
-# --- events of a stream -------------------------------------------------------------------------------------
-
-
-# --- blocks of reasoning in the caller's history -----------------------------------------------------------
-
-
-# --- models -------------------------------------------------------------------------------------------------
-
-
 FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     {
         "end_turn": FinishReason.STOP,
@@ -136,7 +121,7 @@ class OpenBlock:
         self.block = block
         self.deltas: list[str] = []
         """The reasoning, or the arguments, so far."""
-        self.signature = ""
+        self.signature: list[str] = []
 
 
 class MessagesDecoder:
@@ -195,7 +180,7 @@ class MessagesDecoder:
         if isinstance(block, TextBlockWire):
             return (*events, *self._add_text(block.text))
         if isinstance(block, ThinkingBlockWire):
-            self._block.signature = block.signature
+            self._block.signature.append(block.signature)
             return (*events, *self._add_thinking(self._block, block.thinking))
         if isinstance(block, RedactedBlockWire):
             return events
@@ -242,7 +227,7 @@ class MessagesDecoder:
         require_kind(open_block, ThinkingBlockWire)
         if isinstance(delta, ThinkingDeltaWire):
             return self._add_thinking(open_block, delta.thinking)
-        open_block.signature += delta.signature
+        open_block.signature.append(delta.signature)
         return ()
 
     def _read_block_start(self, data: bytes) -> Sequence[Event]:
@@ -311,7 +296,9 @@ class MessagesDecoder:
         text = "".join(open_block.deltas)
         if text and not self._shows_reasoning:
             return ()
-        return self._return_block({"type": "thinking", "thinking": text, "signature": open_block.signature})
+        return self._return_block(
+            {"type": "thinking", "thinking": text, "signature": "".join(open_block.signature)}
+        )
 
     def _return_block(self, block: dict[str, object]) -> Sequence[Event]:
         """Returns the event of a block of reasoning. Adds the block's position if text or calls came before

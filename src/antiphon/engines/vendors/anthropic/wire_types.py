@@ -5,27 +5,29 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
+from antiphon.engines.vendors.base import Wire
 
-class TextBlockWire(Struct, tag_field="type", tag="text"):
+
+class TextBlockWire(Wire, tag_field="type", tag="text"):
     """Text."""
 
     text: str
 
 
-class ThinkingBlockWire(Struct, tag_field="type", tag="thinking"):
+class ThinkingBlockWire(Wire, tag_field="type", tag="thinking"):
     """Reasoning, and its signature."""
 
     thinking: str = ""
     signature: str = ""
 
 
-class RedactedBlockWire(Struct, tag_field="type", tag="redacted_thinking"):
+class RedactedBlockWire(Wire, tag_field="type", tag="redacted_thinking"):
     """Reasoning that only the vendor can read."""
 
     data: str
 
 
-class ToolUseWire(Struct, tag_field="type", tag="tool_use"):
+class ToolUseWire(Wire, tag_field="type", tag="tool_use"):
     """A call. In a stream `input` is empty, and deltas contain it."""
 
     id: str
@@ -36,13 +38,13 @@ class ToolUseWire(Struct, tag_field="type", tag="tool_use"):
 BlockWire = TextBlockWire | ThinkingBlockWire | RedactedBlockWire | ToolUseWire
 
 
-class OutputDetailsWire(Struct):
+class OutputDetailsWire(Wire):
     """The parts of the output tokens."""
 
     thinking_tokens: int = 0
 
 
-class MessageUsageWire(Struct):
+class MessageUsageWire(Wire):
     """Token counts; in a stream, the totals so far. None means that a count has not changed."""
 
     input_tokens: int | None = None
@@ -52,20 +54,20 @@ class MessageUsageWire(Struct):
     output_tokens_details: OutputDetailsWire | None = None
 
 
-class ErrorBodyWire(Struct):
+class ErrorBodyWire(Wire):
     """The type and the message of an error."""
 
     type: str = ""
     message: str = ""
 
 
-class FailureWire(Struct, tag_field="type", tag="error"):
+class FailureWire(Wire, tag_field="type", tag="error"):
     """An error: a whole body, or an event of a stream."""
 
     error: ErrorBodyWire
 
 
-class MessageAnswerWire(Struct, tag_field="type", tag="message"):
+class MessageAnswerWire(Wire, tag_field="type", tag="message"):
     """A whole answer. At the beginning of a stream `content` is empty, and `stop_reason` is absent."""
 
     content: list[BlockWire]
@@ -73,25 +75,25 @@ class MessageAnswerWire(Struct, tag_field="type", tag="message"):
     stop_reason: str | None = None
 
 
-class TextDeltaWire(Struct, tag_field="type", tag="text_delta"):
+class TextDeltaWire(Wire, tag_field="type", tag="text_delta"):
     """More text."""
 
     text: str
 
 
-class ThinkingDeltaWire(Struct, tag_field="type", tag="thinking_delta"):
+class ThinkingDeltaWire(Wire, tag_field="type", tag="thinking_delta"):
     """More reasoning."""
 
     thinking: str
 
 
-class SignatureDeltaWire(Struct, tag_field="type", tag="signature_delta"):
+class SignatureDeltaWire(Wire, tag_field="type", tag="signature_delta"):
     """The signature of the block of reasoning."""
 
     signature: str
 
 
-class InputDeltaWire(Struct, tag_field="type", tag="input_json_delta"):
+class InputDeltaWire(Wire, tag_field="type", tag="input_json_delta"):
     """More of a call's arguments."""
 
     partial_json: str
@@ -100,46 +102,46 @@ class InputDeltaWire(Struct, tag_field="type", tag="input_json_delta"):
 DeltaWire = TextDeltaWire | ThinkingDeltaWire | SignatureDeltaWire | InputDeltaWire
 
 
-class MessageStartWire(Struct):
+class MessageStartWire(Wire):
     """`message_start`."""
 
     message: MessageAnswerWire
 
 
-class BlockStartWire(Struct):
+class BlockStartWire(Wire):
     """`content_block_start`."""
 
     index: int
     content_block: BlockWire
 
 
-class BlockDeltaWire(Struct):
+class BlockDeltaWire(Wire):
     """`content_block_delta`."""
 
     index: int
     delta: DeltaWire
 
 
-class BlockStopWire(Struct):
+class BlockStopWire(Wire):
     """`content_block_stop`."""
 
     index: int
 
 
-class MessageEndWire(Struct):
+class MessageEndWire(Wire):
     """The reason why the answer ended."""
 
     stop_reason: str | None = None
 
 
-class MessageDeltaWire(Struct):
+class MessageDeltaWire(Wire):
     """`message_delta`."""
 
     delta: MessageEndWire
     usage: MessageUsageWire
 
 
-class EventNameWire(Struct):
+class EventNameWire(Wire):
     """The name of an event without a line `event:`."""
 
     type: str
@@ -167,13 +169,13 @@ class PlacedBlockWire(Struct):
     after: BlockPlaceWire = field(default_factory=BlockPlaceWire)
 
 
-class ModelInfoWire(Struct):
+class ModelInfoWire(Wire):
     """One model in the list."""
 
     id: str
 
 
-class ModelListWire(Struct):
+class ModelListWire(Wire):
     """The list of models."""
 
     data: list[ModelInfoWire]

@@ -28,7 +28,15 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.vendors.base import StreamFailure, VendorError, estimate_usage, is_possible
+from antiphon.engines.vendors.base import (
+    MAX_ERROR_BODY,
+    StreamFailure,
+    VendorError,
+    estimate_usage,
+    has_value,
+    is_possible,
+    read_free_json,
+)
 from antiphon.engines.vendors.gemini.wire_types import (
     OTHER_KINDS,
     GeminiAnswer,
@@ -117,7 +125,10 @@ server-sent events."""
 
 
 def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body that cannot be read gives an empty message."""
+    """Reads the body of an error. A body that cannot be read, or is too large for an error, gives an empty
+    message."""
+    if len(body) > MAX_ERROR_BODY:
+        return VendorError("")
     try:
         answers = read_answers(body)
     except msgspec.MsgspecError:
@@ -129,7 +140,8 @@ def decode_error(body: bytes) -> VendorError:
 
 def build_error(error: GeminiStatus) -> VendorError:
     """Converts an error."""
-    details = [detail for detail in error.details or () if isinstance(detail, dict)]
+    details = read_free_json(error.details, list[Any]) if has_value(error.details) else []
+    details = [detail for detail in details if isinstance(detail, dict)]
     if any(detail.get("reason") == KEY_INVALID for detail in details):
         return VendorError(error.message, KEY_INVALID, 401)
     delays = (_read_seconds(detail.get("retryDelay")) for detail in details)
@@ -226,7 +238,7 @@ class CandidateDecoder:
         self._index = index
         self._shows_reasoning = shows_reasoning(request)
         self._asks_scores = request.output.logprobs is not None
-        self._scores: Scores = ()
+        self._scores: list[TokenScore] = []
         """Log-probabilities that no event contains yet."""
         self._scored_length = 0
         """Characters of the scored tokens."""
@@ -248,7 +260,7 @@ class CandidateDecoder:
         """Yields the events of the candidate, or of a part of it. Raises StreamFailure for a finish reason
         that means a failure, and ValueError for invalid content or a second, different finish reason."""
         if self._asks_scores and candidate.logprobs_result is not None:
-            self._scores = (*self._scores, *self._read_scores(candidate.logprobs_result))
+            self._scores += self._read_scores(candidate.logprobs_result)
         if candidate.content is not None:
             for part in candidate.content.parts:
                 yield from self._read_part(part, response_id)
@@ -263,7 +275,7 @@ class CandidateDecoder:
         """Yields the events of one part."""
         if part.function_call is not None:
             yield from self._read_call(part.function_call, part.thought_signature, response_id)
-        elif part.text is None and any(getattr(part, kind) is not None for kind in OTHER_KINDS):
+        elif part.text is None and any(has_value(getattr(part, kind)) for kind in OTHER_KINDS):
             raise ValueError("the answer has a part that is neither text nor a call")
         elif part.text or part.thought_signature:
             yield from self._read_text(part.text or "", part)
@@ -289,7 +301,7 @@ class CandidateDecoder:
         """Yields the events of a call. Raises ValueError for a partial call, because requests never ask for
         partial calls."""
         self._require_unfinished()
-        if not call.name or call.partial_args is not None or call.will_continue:
+        if not call.name or has_value(call.partial_args) or call.will_continue:
             raise ValueError("a call has no name, or comes in pieces")
         arguments = msgspec.json.format(call.args, indent=-1).decode() if bytes(call.args) else "{}"
         if not arguments.startswith("{"):
@@ -330,7 +342,7 @@ class CandidateDecoder:
 
     def _take_scores(self) -> Scores:
         """Removes and returns the log-probabilities that no event contains yet."""
-        scores, self._scores = self._scores, ()
+        scores, self._scores = tuple(self._scores), []
         return scores
 
     def _read_scores(self, logprobs: GeminiLogprobs) -> Iterator[TokenScore]:

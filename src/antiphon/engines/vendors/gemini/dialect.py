@@ -19,6 +19,7 @@ from antiphon.engines.vendors.base import (
     VendorError,
     VendorModel,
     join_vectors,
+    require_vector_size,
 )
 from antiphon.engines.vendors.gemini.decode import GeminiDecoder, decode_error
 from antiphon.engines.vendors.gemini.encode import JSON, RESOURCES, build_path, encode_request
@@ -27,6 +28,7 @@ from antiphon.engines.vendors.rerank import build_rerank_refusal
 from antiphon.errors import UnsupportedParameter
 
 read_vectors = msgspec.json.Decoder(GeminiVectors).decode
+read_vector = msgspec.json.Decoder(list[float]).decode
 
 
 def encode_embedding(request: EmbeddingRequest, model: VendorModel) -> UpstreamCall:
@@ -51,7 +53,9 @@ def encode_embedding(request: EmbeddingRequest, model: VendorModel) -> UpstreamC
 def decode_embedding(request: EmbeddingRequest, body: bytes) -> Embeddings:
     """Reads the vectors. Raises ValueError if they do not match the inputs."""
     answer = read_vectors(body)
-    vectors = [array("f", vector.values) for vector in answer.embeddings]
+    for vector in answer.embeddings:
+        require_vector_size(vector.values)
+    vectors = [array("f", read_vector(vector.values)) for vector in answer.embeddings]
     prompt_tokens = None if answer.usage_metadata is None else answer.usage_metadata.prompt_token_count
     return join_vectors(vectors, request, prompt_tokens)
 

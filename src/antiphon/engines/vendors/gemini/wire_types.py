@@ -1,23 +1,23 @@
 """The parts of Gemini's answers that are read. Unknown fields are skipped."""
 
-from typing import Any
-
 from msgspec import Raw, Struct, field
+
+from antiphon.engines.vendors.base import Wire
 
 NOTHING = Raw()
 
 
-class GeminiFunctionCall(Struct, rename="camel"):
+class GeminiFunctionCall(Wire, rename="camel"):
     """A call of a function. `partial_args` and `will_continue` come only if they are asked for."""
 
     name: str = ""
     id: str | None = None
     args: Raw = NOTHING
-    partial_args: Any = None
+    partial_args: Raw = NOTHING
     will_continue: bool | None = None
 
 
-class GeminiPart(Struct, rename="camel"):
+class GeminiPart(Wire, rename="camel"):
     """A part of a content. It has one of the kinds below, perhaps with a signature."""
 
     text: str | None = None
@@ -25,13 +25,13 @@ class GeminiPart(Struct, rename="camel"):
     """Whether the text is the model's reasoning."""
     thought_signature: str | None = None
     function_call: GeminiFunctionCall | None = None
-    inline_data: Any = None
-    file_data: Any = None
-    executable_code: Any = None
-    code_execution_result: Any = None
-    function_response: Any = None
-    tool_call: Any = None
-    tool_response: Any = None
+    inline_data: Raw = NOTHING
+    file_data: Raw = NOTHING
+    executable_code: Raw = NOTHING
+    code_execution_result: Raw = NOTHING
+    function_response: Raw = NOTHING
+    tool_call: Raw = NOTHING
+    tool_response: Raw = NOTHING
 
 
 OTHER_KINDS = (
@@ -46,13 +46,13 @@ OTHER_KINDS = (
 """Kinds of parts that requests never ask for. An answer with one of them is refused."""
 
 
-class GeminiContent(Struct):
+class GeminiContent(Wire):
     """The parts of one candidate, or some of them."""
 
     parts: list[GeminiPart] = field(default_factory=list)
 
 
-class GeminiToken(Struct, rename="camel"):
+class GeminiToken(Wire, rename="camel"):
     """A token with its log-probability."""
 
     token: str = ""
@@ -60,20 +60,20 @@ class GeminiToken(Struct, rename="camel"):
     log_probability: float | None = None
 
 
-class GeminiTopTokens(Struct):
+class GeminiTopTokens(Wire):
     """The likeliest tokens at one position."""
 
     candidates: list[GeminiToken] = field(default_factory=list)
 
 
-class GeminiLogprobs(Struct, rename="camel"):
+class GeminiLogprobs(Wire, rename="camel"):
     """The log-probabilities of a candidate's tokens."""
 
     chosen_candidates: list[GeminiToken] = field(default_factory=list)
     top_candidates: list[GeminiTopTokens] = field(default_factory=list)
 
 
-class GeminiCandidate(Struct, rename="camel"):
+class GeminiCandidate(Wire, rename="camel"):
     """One choice, or a part of it."""
 
     index: int = 0
@@ -83,14 +83,14 @@ class GeminiCandidate(Struct, rename="camel"):
     logprobs_result: GeminiLogprobs | None = None
 
 
-class GeminiFeedback(Struct, rename="camel"):
+class GeminiFeedback(Wire, rename="camel"):
     """The reason why a prompt was refused."""
 
     block_reason: str | None = None
     block_reason_message: str | None = None
 
 
-class GeminiUsage(Struct, rename="camel"):
+class GeminiUsage(Wire, rename="camel"):
     """Token counts so far. Google leaves out counts of zero."""
 
     prompt_token_count: int | None = None
@@ -100,16 +100,16 @@ class GeminiUsage(Struct, rename="camel"):
     thoughts_token_count: int | None = None
 
 
-class GeminiStatus(Struct):
+class GeminiStatus(Wire):
     """An error, as all of Google's APIs write it."""
 
     code: int | None = None
     message: str = ""
     status: str = ""
-    details: list[Any] | None = None
+    details: Raw = NOTHING
 
 
-class GeminiAnswer(Struct, rename="camel"):
+class GeminiAnswer(Wire, rename="camel"):
     """A whole answer, a chunk of a stream, or an error."""
 
     candidates: list[GeminiCandidate] = field(default_factory=list)
@@ -119,26 +119,27 @@ class GeminiAnswer(Struct, rename="camel"):
     error: GeminiStatus | None = None
 
 
-class GeminiVector(Struct):
+class GeminiVector(Wire):
     """One vector."""
 
-    values: list[float]
+    values: Raw
+    """A list of numbers, which is read apart from the others."""
 
 
-class GeminiVectors(Struct, rename="camel"):
+class GeminiVectors(Wire, rename="camel"):
     """The vectors of a batch."""
 
     embeddings: list[GeminiVector]
     usage_metadata: GeminiUsage | None = None
 
 
-class GeminiModel(Struct):
+class GeminiModel(Wire):
     """One model in the list."""
 
     name: str
 
 
-class GeminiModels(Struct):
+class GeminiModels(Wire):
     """The list of models."""
 
     models: list[GeminiModel] = field(default_factory=list)

@@ -1,11 +1,14 @@
 """Reads OpenAI's answers, whole ones and streams, with their log-probabilities."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from secrets import token_hex
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from antiphon.domain.events import (
     NO_ID,
@@ -26,10 +29,20 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import measure_speech, measure_text
 from antiphon.domain.request import GenerationRequest, Output
-from antiphon.engines.vendors.base import StreamFailure, VendorError, estimate_usage, is_possible
+from antiphon.engines.vendors.base import (
+    StreamFailure,
+    VendorError,
+    Wire,
+    estimate_usage,
+    has_content,
+    has_value,
+    is_possible,
+    read_free_json,
+)
 from antiphon.engines.vendors.openai.wire_types import (
     NO_COMPLETION_DETAILS,
     NO_PROMPT_DETAILS,
+    NOTHING,
     AnswerWire,
     ChoiceWire,
     LogprobsWire,
@@ -38,11 +51,13 @@ from antiphon.engines.vendors.openai.wire_types import (
     SpeechWire,
     ToolCallWire,
     UsageWire,
-    build_error,
     decode_error,
     require_no_error,
 )
 from antiphon.engines.vendors.parameters import shows_reasoning
+
+TOKEN_NUMBERS = dict[str, float]
+"""The alternatives of a token of a text completion, with their log-probabilities."""
 
 
 def count_alternatives(output: Output) -> int | None:
@@ -76,10 +91,11 @@ def _get_piece(token: str, piece: list[int] | None) -> bytes:
 def _read_arrays(logprobs: LogprobsWire, offset: int, max_alternatives: int | None) -> Iterator[TokenScore]:
     """Yields the log-probabilities of a text completion, which has an array for each property of tokens."""
     tokens, values = logprobs.tokens or [], logprobs.token_logprobs or []
-    top_logprobs = logprobs.top_logprobs or [None] * len(tokens)
+    top_logprobs = logprobs.top_logprobs or [NOTHING] * len(tokens)
     offsets = _find_offsets(tokens, logprobs.text_offset, offset)
     for token, value, top, token_offset in zip(tokens, values, top_logprobs, offsets, strict=True):
-        ranked = sorted((top or {}).items(), key=lambda each: -each[1])
+        numbers = read_free_json(top, TOKEN_NUMBERS) if has_value(top) else {}
+        ranked = sorted(numbers.items(), key=lambda each: -each[1])
         alternatives = tuple((NO_ID, text.encode(), number) for text, number in ranked[:max_alternatives])
         yield TokenScore(NO_ID, token.encode(), value, alternatives, token_offset)
 
@@ -114,14 +130,31 @@ EMPTY_MESSAGE = MessageWire()
 
 ESTIMATED_START = Started(0, source=UsageSource.ESTIMATED)
 
+JSON_MARK = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""An escape, a quotation mark or a bracket in JSON."""
+
+
+class GoogleContentWire(Wire):
+    """Google's part of a call's `extra_content`."""
+
+    thought_signature: str | None = None
+
+
+class ExtraContentWire(Wire):
+    """What vendors add to a call."""
+
+    google: GoogleContentWire | None = None
+
+
 read_answer = msgspec.json.Decoder(AnswerWire).decode
-read_json, encode_json = msgspec.json.decode, msgspec.json.encode
+read_text = msgspec.json.Decoder(str).decode
+read_extra_content = msgspec.json.Decoder(ExtraContentWire).decode
 
 
 class CallReader:
     """One tool call of a choice, as far as it has arrived."""
 
-    __slots__ = ("arguments", "id", "index", "name")
+    __slots__ = ("_depth", "_is_text", "_unread_parts", "has_arguments", "id", "index", "name")
 
     def __init__(self, index: int, call_id: str, name: str | None) -> None:
         self.name = name
@@ -129,14 +162,36 @@ class CallReader:
         """The index of the call in its choice, from 0."""
         self.id = call_id
         """The vendor's id, or empty."""
-        self.arguments: list[str] = []
+        self.has_arguments = False
+        self._unread_parts: list[str] = []
+        """The parts of the arguments whose brackets are not counted yet."""
+        self._depth = 0
+        """The open brackets in the parts that are counted."""
+        self._is_text = False
+        """Whether these parts end within a text."""
+
+    def add_arguments(self, part: str) -> None:
+        """Adds a part of the arguments."""
+        self.has_arguments = True
+        self._unread_parts.append(part)
 
     def has_whole_arguments(self) -> bool:
-        """Whether the arguments that have arrived are a whole JSON object."""
-        try:
-            return isinstance(read_json("".join(self.arguments)), dict)
-        except msgspec.DecodeError:
-            return False
+        """Whether the arguments that have arrived have closed all their brackets. Counts each part once: a
+        vendor can send thousands of parts, each of which asks this."""
+        arguments = "".join(self._unread_parts)
+        # An escape at the end of the parts waits for the character that it belongs to.
+        end = len(arguments) - (len(arguments) - len(arguments.rstrip("\\"))) % 2
+        for mark in JSON_MARK.findall(arguments, 0, end):
+            if mark == '"':
+                self._is_text = not self._is_text
+            elif self._is_text:
+                continue
+            elif mark in "{[":
+                self._depth += 1
+            elif mark in "}]":
+                self._depth -= 1
+        self._unread_parts = [arguments[end:]] if end < len(arguments) else []
+        return self.has_arguments and not self._depth and not self._is_text
 
 
 class ChoiceReader:
@@ -167,7 +222,7 @@ class ChoiceReader:
         """Characters of text that have arrived, for the offsets of tokens."""
         self.has_scores = False
         """Whether any log-probabilities have arrived."""
-        self.scores: Scores = ()
+        self.scores: list[TokenScore] = []
         """Scores that wait for the next delta."""
         self.calls: list[CallReader] = []
         self.calls_by_index: dict[int, CallReader] = {}
@@ -203,7 +258,9 @@ class ChoiceReader:
 
     def take_scores(self) -> Scores:
         """Removes and returns the scores that wait for the next delta."""
-        scores, self.scores = self.scores, ()
+        if not self.scores:
+            return ()
+        scores, self.scores = tuple(self.scores), []
         return scores
 
 
@@ -240,12 +297,9 @@ class AnswerReader:
     def read(self, data: bytes) -> Sequence[Event]:
         """Returns the events of a whole answer or of a chunk. Raises StreamFailure and ValueError."""
         answer = read_answer(data)
-        if answer.error is not None:
-            raise StreamFailure(build_error(answer.error))
+        require_no_error(data, answer)
         if answer.usage is not None:
             self._usage = answer.usage
-        elif not answer.choices:
-            require_no_error(data)
         events: list[Event] = []
         for choice in answer.choices or ():
             events += self._read_choice(choice)
@@ -272,7 +326,7 @@ class AnswerReader:
         if reader is None and 0 <= choice.index < self._max_choices:
             reader = self._choices[choice.index] = ChoiceReader()
             return reader
-        if choice.text or any(getattr(message, name) for name in message.__struct_fields__):
+        if choice.text or _has_content(message):
             raise ValueError("the answer has a choice that was not asked for, or that goes on after its end")
         if reader is not None and choice.finish_reason:
             _set_finish(choice.finish_reason, reader)
@@ -287,12 +341,12 @@ class AnswerReader:
             return events
         if choice.logprobs is not None and self._wants_scores:
             reader.has_scores = True
-            reader.scores = (
-                *reader.scores,
-                *read_scores(choice.logprobs, reader.text_length, self._max_alternatives),
-            )
+            reader.scores += read_scores(choice.logprobs, reader.text_length, self._max_alternatives)
         if message.thinking_blocks:
-            events += [ThinkingBlock(index, block) for block in message.thinking_blocks]
+            events += [
+                ThinkingBlock(index, read_free_json(block, dict[str, Any]))
+                for block in message.thinking_blocks
+            ]
         reasoning, text = _read_texts(choice, message)
         if reasoning:
             events += self._read_reasoning(reasoning, index, reader)
@@ -344,12 +398,10 @@ class AnswerReader:
             )
         if function.name and function.name != call_reader.name:
             raise ValueError("the name of a call changed")
-        arguments = function.arguments
-        if isinstance(arguments, dict):
-            arguments = encode_json(arguments).decode()
+        arguments = read_arguments(function.arguments)
         if arguments:
             self._byte_count += measure_text(arguments)
-            call_reader.arguments.append(arguments)
+            call_reader.add_arguments(arguments)
             yield ToolCallDelta(index, call_reader.index, arguments, scores=reader.take_scores())
 
     def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
@@ -371,7 +423,7 @@ class AnswerReader:
         """Returns the last events of a choice."""
         calls = reader.calls if finish_reason is FinishReason.TOOL_CALLS else ()
         last_events: list[Event] = [
-            ToolCallDelta(index, call.index, "{}") for call in calls if not call.arguments
+            ToolCallDelta(index, call.index, "{}") for call in calls if not call.has_arguments
         ]
         reader.is_finished = True
         self._unfinished_choices -= 1
@@ -429,9 +481,9 @@ def _set_finish(reason: str, reader: ChoiceReader) -> FinishReason:
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     """Returns the reasoning and the text of a choice. Raises ValueError for content that is neither."""
-    if message.function_call:
+    if has_content(message.function_call):
         raise ValueError("the answer has a call in the older form")
-    if message.images:
+    if has_content(message.images):
         raise ValueError("the answer has generated images")
     if choice.text is not None:
         return "", choice.text
@@ -444,14 +496,35 @@ def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     return reasoning, content + message.refusal if message.refusal else content
 
 
+def _has_content(message: MessageWire) -> bool:
+    """Whether any field of a message has a value that is not empty."""
+    values = [getattr(message, name) for name in message.__struct_fields__]
+    return any(has_content(value) if isinstance(value, Raw) else value for value in values)
+
+
 def _join_thinking(part: PartWire) -> str:
     """Returns the reasoning in a part of a content."""
     thinking = part.thinking or ""
     return thinking if isinstance(thinking, str) else "".join([inner.text or "" for inner in thinking])
 
 
+def read_arguments(arguments: Raw) -> str:
+    """Returns the arguments of a call, or a part of them. Raises ValueError if they are neither a text nor an
+    object."""
+    text = bytes(arguments)
+    if not has_value(arguments):
+        return ""
+    if text.startswith(b"{"):
+        return msgspec.json.format(text, indent=-1).decode()
+    return read_text(text)
+
+
 def _read_signature(call: ToolCallWire) -> str | None:
     """Returns the thought signature of a call, which Google sends; None if there is none."""
-    google = (call.extra_content or {}).get("google")
-    signature = google.get("thought_signature") if isinstance(google, dict) else None
-    return signature if isinstance(signature, str) else None
+    if not call.extra_content:
+        return None
+    try:
+        google = read_extra_content(call.extra_content).google
+    except msgspec.ValidationError:
+        return None
+    return None if google is None else google.thought_signature

@@ -16,19 +16,15 @@ from antiphon.engines.vendors.base import (
     VendorError,
     VendorModel,
     join_vectors,
+    require_vector_size,
 )
 from antiphon.engines.vendors.openai.decode import AnswerReader
 from antiphon.engines.vendors.openai.encode import JSON, encode_request
 from antiphon.engines.vendors.openai.wire_types import ModelsWire, VectorsWire, VectorWire, decode_error
 from antiphon.engines.vendors.rerank import decode_rerank, encode_rerank
 
-# --- messages -----------------------------------------------------------------------------------------------
-
-
-# --- options ------------------------------------------------------------------------------------------------
-
-
 read_vectors = msgspec.json.Decoder(VectorsWire).decode
+read_vector = msgspec.json.Decoder(list[float] | str).decode
 read_models = msgspec.json.Decoder(ModelsWire).decode
 
 
@@ -87,8 +83,10 @@ def _sort_vectors(vectors: Sequence[VectorWire]) -> Sequence[VectorWire]:
     return [vectors_by_index[number] for number in range(len(vectors))]
 
 
-def _read_vector(values: list[float] | str) -> "array[float]":
+def _read_vector(part: msgspec.Raw) -> "array[float]":
     """Returns a vector's numbers, float32 in the machine's order."""
+    require_vector_size(part)
+    values = read_vector(part)
     if isinstance(values, list):
         return array("f", values)
     vector = array("f", base64.b64decode(values, validate=True))

@@ -8,28 +8,31 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, field
 
-from antiphon.engines.vendors.base import StreamFailure, VendorError
+from antiphon.engines.vendors.base import MAX_ERROR_BODY, StreamFailure, VendorError, Wire, has_value
+
+NOTHING = Raw()
 
 
-class FunctionWire(Struct):
+class FunctionWire(Wire):
     """The function of a call, or a part of it."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: Raw = NOTHING
+    """A text. Some servers send an object."""
 
 
-class ToolCallWire(Struct):
+class ToolCallWire(Wire):
     """A call, or a part of it."""
 
     index: int | None = None
     id: str | None = None
     function: FunctionWire = field(default_factory=FunctionWire)
-    extra_content: dict[str, Any] | None = None
+    extra_content: Raw = NOTHING
 
 
-class PartWire(Struct):
+class PartWire(Wire):
     """A part of a message's content, as Mistral's reasoning models give it."""
 
     type: str = ""
@@ -37,7 +40,7 @@ class PartWire(Struct):
     thinking: "list[PartWire] | str | None" = None
 
 
-class SpeechWire(Struct):
+class SpeechWire(Wire):
     """A spoken answer, or a part of one."""
 
     id: str | None = None
@@ -46,7 +49,7 @@ class SpeechWire(Struct):
     expires_at: int | None = None
 
 
-class MessageWire(Struct):
+class MessageWire(Wire):
     """A message, or a part of one."""
 
     content: str | list[PartWire] | None = None
@@ -54,15 +57,15 @@ class MessageWire(Struct):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolCallWire] | None = None
-    thinking_blocks: list[dict[str, Any]] | None = None
+    thinking_blocks: list[Raw] | None = None
     audio: SpeechWire | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: Raw = NOTHING
     """The older form of a call."""
-    images: list[dict[str, Any]] | None = None
+    images: Raw = NOTHING
     """Generated images."""
 
 
-class AlternativeWire(Struct):
+class AlternativeWire(Wire):
     """One of the likeliest tokens at a position."""
 
     token: str
@@ -70,7 +73,7 @@ class AlternativeWire(Struct):
     bytes: list[int] | None = None
 
 
-class TokenWire(Struct):
+class TokenWire(Wire):
     """A token with its log-probability."""
 
     token: str
@@ -79,17 +82,18 @@ class TokenWire(Struct):
     top_logprobs: list[AlternativeWire] | None = None
 
 
-class LogprobsWire(Struct):
+class LogprobsWire(Wire):
     """Log-probabilities. A chat has `content`; a text completion has the arrays."""
 
     content: list[TokenWire] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
+    top_logprobs: list[Raw] | None = None
+    """For each token, an object or null."""
     text_offset: list[int] | None = None
 
 
-class ChoiceWire(Struct):
+class ChoiceWire(Wire):
     """A choice, or a part of one. A whole chat has `message`, a streamed chat `delta`, and a text completion
     `text`."""
 
@@ -101,7 +105,7 @@ class ChoiceWire(Struct):
     logprobs: LogprobsWire | None = None
 
 
-class PromptDetailsWire(Struct):
+class PromptDetailsWire(Wire):
     """Details of the prompt's tokens."""
 
     cached_tokens: int | None = None
@@ -109,7 +113,7 @@ class PromptDetailsWire(Struct):
     audio_tokens: int | None = None
 
 
-class CompletionDetailsWire(Struct):
+class CompletionDetailsWire(Wire):
     """Details of the completion's tokens."""
 
     reasoning_tokens: int | None = None
@@ -121,7 +125,7 @@ class CompletionDetailsWire(Struct):
 NO_PROMPT_DETAILS, NO_COMPLETION_DETAILS = PromptDetailsWire(), CompletionDetailsWire()
 
 
-class UsageWire(Struct):
+class UsageWire(Wire):
     """Token counts."""
 
     prompt_tokens: int | None = None
@@ -133,7 +137,7 @@ class UsageWire(Struct):
     completion_tokens_details: CompletionDetailsWire | None = None
 
 
-class ErrorWire(Struct):
+class ErrorWire(Wire):
     """An error. Some servers send a text instead of this object."""
 
     message: Any = None
@@ -142,15 +146,15 @@ class ErrorWire(Struct):
     param: Any = None
 
 
-class AnswerWire(Struct):
+class AnswerWire(Wire):
     """A whole answer, or a chunk of a stream."""
 
     choices: list[ChoiceWire] | None = None
     usage: UsageWire | None = None
-    error: ErrorWire | str | None = None
+    error: Raw = NOTHING
 
 
-class ErrorAnswer(Struct):
+class ErrorAnswer(Wire):
     """The body of an error: OpenAI's, FastAPI's `detail`, or a message alone."""
 
     error: ErrorWire | str | None = None
@@ -160,27 +164,28 @@ class ErrorAnswer(Struct):
     type: Any = None
 
 
-class VectorWire(Struct):
+class VectorWire(Wire):
     """One vector: numbers, or base64 of little-endian float32."""
 
-    embedding: list[float] | str
+    embedding: Raw
+    """Read apart from the others, since the decoder keeps the interpreter's lock."""
     index: int | None = None
 
 
-class VectorsWire(Struct):
+class VectorsWire(Wire):
     """Vectors of several texts."""
 
     data: list[VectorWire]
     usage: UsageWire | None = None
 
 
-class ModelWire(Struct):
+class ModelWire(Wire):
     """One model in the list."""
 
     id: str
 
 
-class ModelsWire(Struct):
+class ModelsWire(Wire):
     """The list of models."""
 
     data: list[ModelWire]
@@ -205,7 +210,10 @@ STATUSES: Mapping[str, int] = MappingProxyType(
 
 
 def decode_error(body: bytes) -> VendorError:
-    """Reads the body of an error. A body that cannot be read gives an empty message."""
+    """Reads the body of an error. A body that cannot be read, or is too large for an error, gives an empty
+    message."""
+    if len(body) > MAX_ERROR_BODY:
+        return VendorError("")
     try:
         answer = read_error(body.strip().removeprefix(b"[").removesuffix(b"]"))
     except msgspec.MsgspecError:
@@ -247,8 +255,12 @@ def _find_text(message: object) -> str:
     return ""
 
 
-def require_no_error(data: bytes) -> None:
-    """Raises StreamFailure for a chunk that is an error without the field `error`."""
+def require_no_error(data: bytes, answer: AnswerWire) -> None:
+    """Raises StreamFailure for an error in the place of an answer or a chunk. Some have no field `error`."""
+    if has_value(answer.error):
+        raise StreamFailure(decode_error(data))
+    if answer.usage is not None or answer.choices:
+        return
     error = decode_error(data)
     if error.message:
         raise StreamFailure(error)
