@@ -1,6 +1,8 @@
 """A vendor that echoes the operator's key shows it neither to callers nor in the log."""
 
 import asyncio
+import time
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,10 +14,11 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.vendors.base import VendorError, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
-from antiphon.engines.vendors.errors import build_error
+from antiphon.engines.vendors.errors import LONGEST_TEXT, SecretFilter, build_error
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.errors import AntiphonError, ProviderError
 from antiphon.settings.providers import ProviderSettings
+from tests.support.vendors.hostile_vendor import list_key_forms
 
 KEY = "plain.key.of.these.tests"
 REQUEST = GenerationRequest("m", (Conversation((Message(Role.USER, "Count."),)),), is_buffered=True)
@@ -70,20 +73,55 @@ async def fail(answer: bytes) -> AntiphonError:
 
 def test_a_parameter_with_a_key_is_not_named():
     for param in (f"body.{KEY}", KEY.upper(), "sk-proj-0123456789abcdef", "llm.corp.example"):
-        error = build_error("first", 400, VendorError("odd", param=param), {}, (KEY, "llm.corp.example"))
+        error = build_error(
+            "first", 400, VendorError("odd", param=param), {}, SecretFilter((KEY,), ("llm.corp.example",))
+        )
         assert error.param is None
-    named = build_error("first", 400, VendorError("odd", param="messages[0].content"), {}, (KEY,))
+    named = build_error(
+        "first", 400, VendorError("odd", param="messages[0].content"), {}, SecretFilter((KEY,))
+    )
     assert named.param == "messages[0].content"
 
 
 def test_a_host_is_hidden_in_any_case():
-    error = build_error("first", 400, VendorError("ask LLM.Corp.example"), {}, ("llm.corp.example",))
+    error = build_error(
+        "first", 400, VendorError("ask LLM.Corp.example"), {}, SecretFilter((), ("llm.corp.example",))
+    )
     assert error.message.endswith(": ask ***")
 
 
 def test_a_secret_that_contains_another_is_hidden_whole():
-    error = build_error("first", 400, VendorError("see abcdefgh-ijkl"), {}, ("abcdefgh", "abcdefgh-ijkl"))
+    error = build_error(
+        "first", 400, VendorError("see abcdefgh-ijkl"), {}, SecretFilter(("abcdefgh", "abcdefgh-ijkl"))
+    )
     assert error.message.endswith(": see ***")
+
+
+SHOWN = ("the key *** is wrong", "the key ***.. is wrong")
+
+
+def test_an_encoded_key_and_a_part_of_it_are_removed():
+    secrets = SecretFilter((KEY,))
+    for form in list_key_forms(KEY):
+        assert secrets.remove(f"the key {form} is wrong") in SHOWN
+
+
+def test_a_text_that_shares_a_few_characters_with_the_key_stays():
+    text = f"the key begins with {KEY[:11]}, in base64 with {b64encode(KEY.encode())[:15].decode()}"
+    assert SecretFilter((KEY,)).remove(text) == text
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "Bearer "])
+def test_a_key_in_base64_is_found_after_any_text(before: str):
+    text = b64encode(f"{before}{KEY}!".encode()).decode()
+    assert SecretFilter((KEY,)).remove(f"bad {text}, sorry") == "bad ***, sorry"
+
+
+def test_a_text_is_searched_once():
+    """A search for each secret and each length of it would take minutes."""
+    secrets, began_at = SecretFilter(("k" * 1000, "l" * 16_000)), time.process_time()
+    assert len(secrets.remove("the key " * 100_000)) == LONGEST_TEXT
+    assert time.process_time() - began_at < 3
 
 
 @pytest.mark.parametrize(

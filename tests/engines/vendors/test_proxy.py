@@ -9,7 +9,7 @@ import pytest
 from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.errors import ProviderFailed
+from antiphon.errors import ProviderFailed, ProviderRefused
 
 CALL = UpstreamCall("/chat/completions", b'{"model":"fake"}', is_streamed=False)
 CREDENTIAL = "Proxy-Authorization: Basic bWU6cHc="
@@ -63,9 +63,23 @@ async def test_a_tunnel_gets_no_key_of_the_vendor():
     heads: list[str] = []
     async with serve_proxy(b"HTTP/1.1 407 No\r\ncontent-length: 0\r\n\r\n", heads) as address:
         provider = build("https://vendor.test/v1", address)
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderFailed) as caught:
             await provider.send(CALL, asyncio.get_running_loop().time() + 50)
         await provider.aclose()
+    assert caught.value.cause is not None and "407" in caught.value.cause
+    assert "pw" not in caught.value.cause + caught.value.message
     (head,) = heads
     assert head.startswith("CONNECT vendor.test:443 HTTP/1.1\r\n")
     assert CREDENTIAL in head and "Bearer" not in head
+
+
+async def test_a_proxy_that_echoes_its_credential_shows_it_to_nobody():
+    heads: list[str] = []
+    body = '{"error":{"message":"bad bWU6c2VjcmV0LW9mLXRoZS1wcm94eQ== or secret-of-the-proxy"}}'
+    answer = f"HTTP/1.1 400 No\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+    async with serve_proxy(answer, heads) as address:
+        provider = build("http://vendor.test/v1", address.replace("pw", "secret-of-the-proxy"))
+        with pytest.raises(ProviderRefused) as caught:
+            await provider.send(CALL, asyncio.get_running_loop().time() + 50)
+        await provider.aclose()
+    assert caught.value.message.endswith(": bad *** or ***")

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from antiphon.engines.vendors.base import VendorError
-from antiphon.engines.vendors.errors import build_error, read_retry_after
+from antiphon.engines.vendors.errors import SecretFilter, build_error, read_retry_after
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,
@@ -20,7 +20,7 @@ from antiphon.errors import (
 )
 
 KEY = "a-key-without-any-form"
-SECRETS = (KEY, "llm.corp.example")
+SECRETS = SecretFilter((KEY,), ("llm.corp.example",))
 
 
 def build(status: int, message: str = "told", kind: str = "") -> AntiphonError:
@@ -135,7 +135,7 @@ def test_an_odd_retry_after_is_none(value: str):
 
 
 def test_a_retry_after_in_the_body_is_used():
-    error = build_error("first", 429, VendorError("", retry_after=9.0), {}, ())
+    error = build_error("first", 429, VendorError("", retry_after=9.0), {}, SECRETS)
     assert error.retry_after == 9.0
-    error = build_error("first", 429, VendorError("", retry_after=9.0), {"retry-after": "2"}, ())
+    error = build_error("first", 429, VendorError("", retry_after=9.0), {"retry-after": "2"}, SECRETS)
     assert error.retry_after == 2.0

@@ -33,7 +33,7 @@ CHUNKED = "Transfer-Encoding: chunked"
 COMPLETE = ""
 """An outcome: the caller gets a whole answer."""
 
-FAILED, BROKEN, REFUSED = "provider_failed", "provider_broken", "provider_refused"
+FAILED, BROKEN, REFUSED = "provider_failed", "provider_stream_broken", "provider_refused"
 TIMEOUT = "provider_timeout"
 
 
@@ -481,8 +481,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
             finish("tool_calls"),
             DONE,
         ),
-        COMPLETE,
-        COMPLETE,
+        BROKEN,  # half a character is no text
+        BROKEN,
     ),
     "call-name-in-parts": Behaviour(
         stream(
@@ -526,8 +526,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "float-usage": Behaviour(vary_usage(completion_tokens=2.5), FAILED, BROKEN),
     "endless-number": Behaviour(
         lambda request: ((whole(body().replace(b'"prompt_tokens": 9', b'"prompt_tokens": ' + b"9" * 400)),)),
-        FAILED,
-        FAILED,
+        COMPLETE,
+        COMPLETE,
     ),
     # values
     "surrogate": Behaviour(
@@ -616,7 +616,7 @@ class HostileVendor:
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection."""
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._serve(reader, writer):
                     pass
         finally:
@@ -642,7 +642,7 @@ class HostileVendor:
             for part in parts:
                 sent = sent or part
                 await self._write(writer, part)
-        return b"Content-Length" in sent
+        return b"Content-Length" in sent and b"Connection: close" not in sent
 
     async def _write(self, writer: asyncio.StreamWriter, part: bytes) -> None:
         writer.write(part)

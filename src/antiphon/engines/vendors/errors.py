@@ -1,11 +1,15 @@
 """Converts a vendor's failure to one of this server's errors. The message names the provider, but no address
 and no key."""
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isnan, nan
+from string import ascii_lowercase, ascii_uppercase
+from urllib.parse import quote
 
 from antiphon.engines.vendors.base import VendorError
 from antiphon.errors import (
@@ -37,6 +41,21 @@ KEY = re.compile(
     r"\b(?:(?:sk|pk|gsk|xai|key|api)[-_](?=[\w\-.]*[\d*])|AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE
 )
 """Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
+
+ADDRESS_USER = re.compile(r"(?<=://)[^\s/@]+@")
+"""The user and the password in an address."""
+
+PART_LENGTH = 12
+"""The fewest characters of a key that are removed without the others."""
+
+LONGEST_TEXT = 8192
+"""The most characters of a vendor's text that are searched for secrets. The rest is cut off."""
+
+HIDDEN = re.compile(r"[\w+/=%\\-]*\0[\w+/=%\\\0-]*", re.ASCII)
+"""Hidden characters, and those beside them that can belong to the same key or encoding."""
+
+TO_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+"""Lower case that keeps the length of a text."""
 
 FIELD = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 """The name of a field in a request."""
@@ -74,17 +93,66 @@ MESSAGES: Mapping[type[ProviderError], str] = {
 }
 
 
+class SecretFilter:
+    """Removes secrets from texts, also encoded ones and parts of them. It is made when the secrets change."""
+
+    def __init__(self, keys: Iterable[str], names: Iterable[str] = ()) -> None:
+        """`keys`: removed in every encoding, with each part of PART_LENGTH characters. `names`: removed only
+        as a whole, such as a host."""
+        self._parts: dict[int, set[str]] = {}
+        """All texts of a length that are removed, in lower case."""
+        for name in names:
+            self._parts.setdefault(len(name), set()).add(name.translate(TO_LOWER))
+        for key in keys:
+            for form, ratio in list_encodings(key):
+                length = min(len(form), round(PART_LENGTH * ratio))
+                parts = self._parts.setdefault(length, set())
+                lower = form.translate(TO_LOWER)
+                parts.update(lower[begin : begin + length] for begin in range(len(lower) - length + 1))
+        self._parts.pop(0, None)
+
+    def remove(self, text: str) -> str:
+        """Returns a text without the secrets in any case, without passwords in addresses, and without keys of
+        the usual forms. Cuts it to LONGEST_TEXT."""
+        text = text[:LONGEST_TEXT]
+        lower = text.translate(TO_LOWER)
+        shown = bytearray(b"\1" * len(text))
+        for length, parts in self._parts.items():
+            for begin in range(len(lower) - length + 1):
+                if lower[begin : begin + length] in parts:
+                    shown[begin : begin + length] = bytes(length)
+        marked = "".join([character if shown[index] else "\0" for index, character in enumerate(text)])
+        return KEY.sub("***", ADDRESS_USER.sub("***@", HIDDEN.sub("***", marked)))
+
+
+def list_encodings(key: str) -> Iterator[tuple[str, float]]:
+    """Yields the forms in which a key is found, each with its characters for one of the key."""
+    raw = key.encode()
+    yield key, 1.0
+    if len(key) < PART_LENGTH:
+        return
+    yield quote(key, safe=""), 1.0
+    yield json.dumps(key)[1:-1].replace("/", "\\/"), 1.0
+    yield raw.hex(), 2.0
+    yield "".join([f"%{byte:02x}" for byte in raw]), 3.0
+    yield "".join([f"\\x{byte:02x}" for byte in raw]), 4.0
+    yield "".join([f"\\u{byte:04x}" for byte in raw]), 6.0
+    for encode in (b64encode, urlsafe_b64encode):
+        for skipped in range(3):  # what stands before the key moves its bytes
+            whole = encode(raw[skipped : len(raw) - (len(raw) - skipped) % 3])
+            yield whole.decode(), 4 / 3
+
+
 def build_error(
-    provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: Iterable[str]
+    provider: str, status: int, error: VendorError, headers: Mapping[str, str], secrets: SecretFilter
 ) -> AntiphonError:
-    """Returns the error for a vendor's response with this status. `secrets`: texts that must not be in its
+    """Returns the error for a vendor's response with this status. `secrets`: removes what must not be in its
     message, its parameter and its cause."""
     error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
     if error_type is None:
         error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
     retry_after = error.retry_after if retry_after is None else retry_after
-    secrets = tuple(secrets)
     cause = f"{provider} answered {status} {scrub(error.kind, secrets)}".rstrip()
     if status == 402 or error.kind in OUT_OF_CREDIT:
         return ProviderUnavailable(
@@ -102,26 +170,19 @@ def build_error(
     return error_type(message, param=param, retry_after=retry_after, cause=cause)
 
 
-def read_param(error: VendorError, secrets: Iterable[str]) -> str | None:
+def read_param(error: VendorError, secrets: SecretFilter) -> str | None:
     """Returns the field at fault. Returns None if the vendor names none, or if the name has a secret."""
     param = error.param
     return param if param is not None and FIELD.fullmatch(param) and scrub(param, secrets) == param else None
 
 
-def scrub(message: str, secrets: Iterable[str]) -> str:
+def scrub(message: str, secrets: SecretFilter) -> str:
     """Returns a vendor's message without secrets, addresses, keys and control characters, cut to
     LONGEST_MESSAGE."""
-    text = remove_secrets(ADDRESS.sub("(address)", message), secrets)
+    text = secrets.remove(ADDRESS.sub("(address)", message[:LONGEST_TEXT]))
     text = IP_ADDRESS.sub("(address)", text)
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
-
-
-def remove_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Returns a text without these secrets in any case, and without keys of the usual forms."""
-    for secret in sorted(secrets, key=len, reverse=True):  # a secret may contain a shorter one
-        text = re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE)
-    return KEY.sub("***", text)
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:

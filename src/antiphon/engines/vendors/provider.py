@@ -32,7 +32,7 @@ from antiphon.engines.vendors.base import (
     UpstreamDialect,
     VendorError,
 )
-from antiphon.engines.vendors.errors import build_error, remove_secrets
+from antiphon.engines.vendors.errors import SecretFilter, build_error
 from antiphon.engines.vendors.transport import (
     MAX_ANSWER,
     NO_BODY_ENCODING,
@@ -121,6 +121,7 @@ class Provider:
         self._key = read_key()
         self._base = options.base_url.rstrip("/")
         self._headers = self._build_headers()
+        self._keys, self._secrets = self._build_secret_filters()
         url = URL(self._base)
         self.server = url.host or "", url.port or 0
         """Host and port, for traces."""
@@ -224,11 +225,11 @@ class Provider:
     def describe_failure(self, failure: Exception) -> str:
         """Returns a failure for the operator's log. The text can quote the vendor's bytes, so the keys are
         removed. Addresses stay."""
-        return remove_secrets(f"{type(failure).__name__}: {failure}", self._keys)
+        return self._keys.remove(f"{type(failure).__name__}: {failure}")
 
     def remove_secrets(self, text: str) -> str:
         """Returns a vendor's text without the key and the vendor's host."""
-        return remove_secrets(text, self._secrets)
+        return self._secrets.remove(text)
 
     def map_error(
         self, status: int, error: VendorError, headers: Mapping[str, str] = NO_HEADERS
@@ -333,20 +334,19 @@ class Provider:
             if key != self._key:
                 self._key = key
                 self._headers = self._build_headers()
+                self._keys, self._secrets = self._build_secret_filters()
                 self._heads.clear()
 
-    @property
-    def _secrets(self) -> tuple[str, ...]:
-        """Texts that no error message may contain: the keys and the vendor's host."""
-        host = URL(self._base).host
-        return (*self._keys, host) if host else self._keys
-
-    @property
-    def _keys(self) -> tuple[str, ...]:
-        """Texts that no log may contain: the key, and the values of headers that are long enough for a
-        key."""
-        headers = (value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY)
-        return (self._key, *headers) if self._key else tuple(headers)
+    def _build_secret_filters(self) -> tuple[SecretFilter, SecretFilter]:
+        """Builds the filter of the log, and that of messages to callers. Both remove the key, the proxy's
+        password, and the values of headers that are long enough for a key. Messages have no host either."""
+        keys = [value for value in self.options.headers.values() if len(value) >= SHORTEST_KEY]
+        if self._key:
+            keys.append(self._key)
+        proxy = URL(self.options.proxy or "")
+        if proxy.password:
+            keys += [proxy.password, f"{proxy.user}:{proxy.password}"]
+        return SecretFilter(keys), SecretFilter(keys, (URL(self._base).host or "",))
 
     def _build_headers(self) -> CIMultiDict[str]:
         """Builds the headers that all requests share."""

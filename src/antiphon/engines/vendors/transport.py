@@ -59,6 +59,11 @@ MAX_EXCHANGE = 256 << 20
 """The most bytes of any answer, with all that HTTP adds to its content."""
 
 
+MAX_FRAMING = 1 << 20
+"""Bytes of an answer after which at least a quarter must be content. Chunks of one byte, or with endless
+extensions, cost a hundred times as much as their content."""
+
+
 class VendorProtocol(ResponseHandler):
     """A connection to a vendor. It ends an answer that is too large while its bytes arrive."""
 
@@ -93,6 +98,10 @@ class VendorProtocol(ResponseHandler):
         self._byte_count += len(data)
         if self._byte_count > self.max_bytes:
             self._fail("the answer is too large")
+            return
+        body = self._payload
+        if self._byte_count > MAX_FRAMING and body is not None and self._byte_count > 4 * body.total_bytes:
+            self._fail("the answer is more framing than content")
             return
         while (
             not self._has_head and len(data) > HEAD_PIECE and self._informational_count <= MAX_INFORMATIONAL

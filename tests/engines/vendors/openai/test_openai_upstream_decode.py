@@ -26,7 +26,7 @@ from antiphon.domain.events import (
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, Reasoning
 from antiphon.engines.vendors.base import StreamDecoder, StreamFailure, VendorModel
-from antiphon.engines.vendors.errors import build_error
+from antiphon.engines.vendors.errors import SecretFilter, build_error
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.transport import EventSplitter
 
@@ -545,8 +545,8 @@ def test_the_field_at_fault_is_kept_if_it_is_a_name():
     for param, kept in (("messages[0].content", "messages[0].content"), ("a b <script>", None), (7, None)):
         body = json.dumps({"error": {"message": "no", "param": param}}).encode()
         said = OpenAIUpstream().decode_error(400, body)
-        assert build_error("first", 400, said, {}, ()).param == kept
-        assert build_error("first", 500, said, {}, ()).param is None
+        assert build_error("first", 400, said, {}, SecretFilter(())).param == kept
+        assert build_error("first", 500, said, {}, SecretFilter(())).param is None
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
