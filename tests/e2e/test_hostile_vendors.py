@@ -57,7 +57,7 @@ CPU_S = 30.0
 
 EACH_TIME = (
     "fewer-nodes",
-    "most-nodes",
+    "tiny-chunks",
     "many-calls",
     "gzip",
     "gzip-bomb",

@@ -68,8 +68,6 @@ class Behaviour:
     streamed: str
     is_endless: bool = False
     """Whether only a time limit of the server ends it."""
-    is_costly: bool = False
-    """Whether it sends many bytes, or makes them cost much."""
     makes_vectors: bool = False
 
 
@@ -238,7 +236,7 @@ def send_sized(first: bytes, part: bytes, size: int, last: bytes) -> Answer:
 def send_call_parts(request: HostileRequest) -> Iterator[bytes]:
     """Parts of one call, each with another id, whose arguments never become whole."""
     yield SSE + call(id_="c", name="f", arguments='{"a":"' + "x" * 1000)
-    for round_ in range(60):
+    for round_ in range(20):
         yield b"".join(call(id_=f"d{round_}.{index}", name="f", arguments="x" * 100) for index in range(500))
     yield finish("tool_calls") + DONE
 
@@ -339,14 +337,13 @@ SCORED = {"content": [{"token": "a", "logprob": -1.0, "bytes": [1, 2, 999], "top
 BEHAVIOURS: dict[str, Behaviour] = {
     # size and work
     "gzip": Behaviour(send_plain_gzip, FAILED, FAILED),
-    "gzip-bomb": Behaviour(send_unasked_gzip, FAILED, FAILED, is_costly=True),
-    "open-lines": Behaviour(send_open_lines, FAILED, BROKEN, is_costly=True),
-    "many-lines": Behaviour(send_many_lines, FAILED, BROKEN, is_costly=True),
+    "gzip-bomb": Behaviour(send_unasked_gzip, FAILED, FAILED),
+    "open-lines": Behaviour(send_open_lines, FAILED, BROKEN),
+    "many-lines": Behaviour(send_many_lines, FAILED, BROKEN),
     "big-json": Behaviour(
         send_sized(b'{"choices":[{"message":{"content":"', b"a" * MIB, 250 * MIB, b'"}}]}'),
         FAILED,
         FAILED,
-        is_costly=True,
     ),
     "largest-text": Behaviour(
         send_sized(
@@ -354,17 +351,10 @@ BEHAVIOURS: dict[str, Behaviour] = {
         ),
         COMPLETE,
         COMPLETE,
-        is_costly=True,
     ),
-    "nodes": Behaviour(
-        send_sized(b'{"choices":[', SMALL_CHOICE, 200 * MIB, b"{}]}"), FAILED, FAILED, is_costly=True
-    ),
-    "fewer-nodes": Behaviour(
-        send_sized(b'{"choices":[', SMALL_CHOICE, 7 * MIB, b"{}]}"), FAILED, FAILED, is_costly=True
-    ),
-    "most-nodes": Behaviour(
-        send_sized(b'{"choices":[', SMALL_CHOICE, 3 * MIB, b"{}]}"), FAILED, FAILED, is_costly=True
-    ),
+    "nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 200 * MIB, b"{}]}"), FAILED, FAILED),
+    "fewer-nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 7 * MIB, b"{}]}"), FAILED, FAILED),
+    "most-nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 3 * MIB, b"{}]}"), FAILED, FAILED),
     "most-parts": Behaviour(
         send_sized(
             b'{"choices":[',
@@ -374,36 +364,31 @@ BEHAVIOURS: dict[str, Behaviour] = {
         ),
         COMPLETE,
         COMPLETE,
-        is_costly=True,
     ),
     "unknown-keys": Behaviour(
         send_sized(b'{"choices":[{"message":{"function_call":{"a":[', b"{},", 7 * MIB, b"{}]}}}]}"),
         FAILED,
         FAILED,
-        is_costly=True,
     ),
-    "deep": Behaviour(always(whole(b'{"choices":' + b"[" * 2_000_000)), FAILED, FAILED, is_costly=True),
-    "tiny-chunks": Behaviour(send_tiny_chunks, FAILED, FAILED, is_costly=True),
-    "blank-lines": Behaviour(lambda request: flood(SSE, b"\n"), FAILED, FAILED, is_costly=True),
-    "comments": Behaviour(lambda request: flood(SSE, b":\n\n"), FAILED, FAILED, is_costly=True),
-    "flood": Behaviour(lambda request: flood(SSE, text("word ")), BROKEN, BROKEN, is_costly=True),
-    "many-calls": Behaviour(send_call_parts, COMPLETE, COMPLETE, is_costly=True),
-    "unread-scores": Behaviour(send_unread_scores, COMPLETE, COMPLETE, is_costly=True),
+    "deep": Behaviour(always(whole(b'{"choices":' + b"[" * 2_000_000)), FAILED, FAILED),
+    "tiny-chunks": Behaviour(send_tiny_chunks, FAILED, FAILED),
+    "blank-lines": Behaviour(lambda request: flood(SSE, b"\n"), FAILED, FAILED),
+    "comments": Behaviour(lambda request: flood(SSE, b":\n\n"), FAILED, FAILED),
+    "flood": Behaviour(lambda request: flood(SSE, text("word ")), BROKEN, BROKEN),
+    "many-calls": Behaviour(send_call_parts, COMPLETE, COMPLETE),
+    "unread-scores": Behaviour(send_unread_scores, COMPLETE, COMPLETE),
     # heads
-    "1xx": Behaviour(
-        lambda request: flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), FAILED, FAILED, is_costly=True
-    ),
+    "1xx": Behaviour(lambda request: flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), FAILED, FAILED),
     "one-1xx": Behaviour(
         lambda request: (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", *normal(request)),
         COMPLETE,
         COMPLETE,
     ),
-    "huge-head": Behaviour(always(b"HTTP/1.1 200 OK\r\n", NUMBERED_HEADERS), FAILED, FAILED, is_costly=True),
+    "huge-head": Behaviour(always(b"HTTP/1.1 200 OK\r\n", NUMBERED_HEADERS), FAILED, FAILED),
     "huge-chunk-extension": Behaviour(
         lambda request: flood(head(200, "application/json", CHUNKED) + b"5;", b"e"),
         FAILED,
         FAILED,
-        is_costly=True,
     ),
     "no-head": Behaviour(always(body()), FAILED, FAILED),
     "header-injection": Behaviour(
@@ -584,7 +569,6 @@ BEHAVIOURS: dict[str, Behaviour] = {
         send_sized(b'{"data":[{"embedding":[', b"1,", 200 * MIB, b'1],"index":0}]}'),
         FAILED,
         FAILED,
-        is_costly=True,
         makes_vectors=True,
     ),
 }

@@ -48,9 +48,9 @@ _has_opened: ContextVar[bool] = ContextVar("has_opened", default=False)
 MAX_INFORMATIONAL = 16
 """The most answers below 200, such as `100 Continue`, before the answer itself."""
 
-HEAD_PIECE = 4096
-"""Bytes that are parsed at once before the head is complete. One read can contain 10,000 informational
-answers, and the parser would make objects of all of them."""
+PARSED_BYTES = 8192
+"""Bytes that are parsed at once. One read can contain 10,000 informational answers or chunks, and the parser
+makes objects of each."""
 
 MAX_ANSWER = 8 << 20
 """The most bytes of a whole answer, and of one event of a stream, unless the operator sets another number."""
@@ -59,7 +59,7 @@ MAX_EXCHANGE = 256 << 20
 """The most bytes of any answer, with all that HTTP adds to its content."""
 
 
-MAX_FRAMING = 1 << 20
+MAX_FRAMING = 1 << 16
 """Bytes of an answer after which at least a quarter must be content. Chunks of one byte, or with endless
 extensions, cost a hundred times as much as their content."""
 
@@ -95,25 +95,31 @@ class VendorProtocol(ResponseHandler):
             if data:
                 self.abort()
             return
-        self._byte_count += len(data)
-        if self._byte_count > self.max_bytes:
-            self._fail("the answer is too large")
-            return
+        for begin in range(0, len(data) or 1, PARSED_BYTES):  # no data: the parser goes on with what it has
+            piece = data[begin : begin + PARSED_BYTES]
+            self._byte_count += len(piece)
+            super().data_received(piece)
+            if self.is_idle:
+                if self._buffer or begin + len(piece) < len(data):
+                    self.abort()
+                return
+            if self.transport is None or self.transport.is_closing():
+                return
+            excess = self._find_excess()
+            if excess is not None:
+                self._fail(excess)
+                return
+
+    def _find_excess(self) -> str | None:
+        """Returns why the answer must end, if it has too much of anything."""
         body = self._payload
-        if self._byte_count > MAX_FRAMING and body is not None and self._byte_count > 4 * body.total_bytes:
-            self._fail("the answer is more framing than content")
-            return
-        while (
-            not self._has_head and len(data) > HEAD_PIECE and self._informational_count <= MAX_INFORMATIONAL
-        ):
-            super().data_received(data[:HEAD_PIECE])
-            data = data[HEAD_PIECE:]
         if self._informational_count > MAX_INFORMATIONAL:
-            self._fail(f"more than {MAX_INFORMATIONAL} informational answers came before the answer")
-            return
-        super().data_received(data)
-        if self.is_idle and self._buffer:
-            self.abort()
+            return f"more than {MAX_INFORMATIONAL} informational answers came before the answer"
+        if self._byte_count > self.max_bytes:
+            return "the answer is too large"
+        if self._byte_count > MAX_FRAMING and body is not None and self._byte_count > 4 * body.total_bytes:
+            return "the answer is more framing than content"
+        return None
 
     def feed_data(self, data: "tuple[RawResponseMessage, aiohttp.StreamReader]", size: int = 0) -> None:
         """Passes on the head of an answer. Discards informational ones."""
