@@ -113,7 +113,7 @@ def main() -> None:
                     cpu_before = sum(process.cpu_times()[:2])
                     durations = measure(server, name, is_streamed, options.seconds, options.requests)
                     cpu = sum(process.cpu_times()[:2]) - cpu_before
-                    shares = statistics.quantiles(durations, n=100)
+                    shares = statistics.quantiles(durations, n=100, method="inclusive")
                     cells = [name, "stream" if is_streamed else "whole", len(durations)]
                     figures = [1e3 * shares[49], 1e3 * shares[98], 1e3 * max(durations)]
                     cells += [f"{figure:.1f}" for figure in figures]

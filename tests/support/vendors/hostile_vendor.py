@@ -354,12 +354,12 @@ BEHAVIOURS: dict[str, Behaviour] = {
     ),
     "nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 200 * MIB, b"{}]}"), FAILED, FAILED),
     "fewer-nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 7 * MIB, b"{}]}"), FAILED, FAILED),
-    "most-nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 3 * MIB, b"{}]}"), FAILED, FAILED),
+    "most-nodes": Behaviour(send_sized(b'{"choices":[', SMALL_CHOICE, 3 * MIB // 2, b"{}]}"), FAILED, FAILED),
     "most-parts": Behaviour(
         send_sized(
             b'{"choices":[',
             b'{"index":0,"delta":{"content":"x"}},',
-            5 * MIB,
+            2 * MIB,
             b'{"index":0,"delta":{},"finish_reason":"stop"}]}',
         ),
         COMPLETE,

@@ -39,7 +39,7 @@ UNREADABLE = (ValueError, RecursionError)
 MAX_ERROR_BODY = 65_536
 """The most bytes of a vendor's error that are read."""
 
-MAX_OBJECTS, MAX_VALUES = 300_000, 1_000_000
+MAX_OBJECTS, MAX_VALUES = 150_000, 1_000_000
 """The most objects, and the most elements of lists and objects, in one JSON text. The decoder keeps the
 interpreter's lock until all are made, so a thread does not help. These take less than a tenth of a second."""
 
