@@ -107,8 +107,8 @@ BYTES_PER_TOKEN, BYTES_PER_SCORED_TOKEN = 1024, 8192
 EVENTS_PER_TURN = 256
 """Events that one request passes on before other requests get their turn."""
 
-MAX_VECTORS = 96 << 20
-"""The most bytes of an answer with vectors. The decoder skips over the numbers, which takes a tenth of a
+MAX_VECTORS = 144 << 20
+"""The most bytes of an answer with vectors. The decoder skips over the numbers, which takes two tenths of a
 second; each vector is read apart from the others."""
 
 ERROR_STATUS = 500
@@ -312,7 +312,7 @@ class VendorStream:
         self._response: UpstreamResponse | None = None
         self._decoder: StreamDecoder | None = None
         """The decoder of a streamed answer."""
-        self._splitter = EventSplitter(provider.options.max_answer_bytes)
+        self._splitter = EventSplitter(self.provider.options.max_answer_bytes)
         self._is_complete = False
         self._held_s = 0.0
         """Seconds in which the reader of the events did not read."""
