@@ -331,7 +331,7 @@ def list_endpoints(app_state: AppState) -> list[Endpoint]:
         *list_knowledge_endpoints(app_state),
         *server_endpoints,
         declare_document(app_state, server_endpoints),
-        *declare_pages(),
+        *declare_pages(app_state),
         declare_front_page(app_state),
     ]
 

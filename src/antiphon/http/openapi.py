@@ -60,6 +60,9 @@ PAGES = (
     ("/docs/page.js", "page.js", "text/javascript"),
 )
 
+KEYS_OFF_MARK = b'data-keys="off"'
+"""What the page says of keys in its file."""
+
 OPENAPI_VERSION = "3.2.0"
 
 STATUS_DESCRIPTIONS: Mapping[int, str] = {
@@ -332,16 +335,16 @@ def declare_document(app_state: AppState, server_endpoints: Sequence[Endpoint]) 
     return Endpoint(method="GET", path="/openapi.json", handler=show, right=Right.READ)
 
 
-def declare_pages() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of the page, its style sheet and its script."""
-    return tuple(_declare_page(*page) for page in PAGES)
+def declare_pages(app_state: AppState) -> tuple[Endpoint, ...]:
+    """Declares the public endpoints of the page, its style sheet and its script. The page asks for a key
+    where the server needs one."""
+    keys_mark = b'data-keys="on"' if app_state.verifiers else KEYS_OFF_MARK
+    return tuple(_declare_page(*page, keys_mark) for page in PAGES)
 
 
-def _declare_page(path: str, name: str, media_type: str) -> Endpoint:
-    """Declares a public endpoint that answers with a file of the package."""
-
+def _declare_page(path: str, name: str, media_type: str, keys_mark: bytes) -> Endpoint:
     async def show(_request: Request, _services: Services) -> Response:
-        body = files("antiphon.http").joinpath("docs", name).read_bytes()
+        body = files("antiphon.http").joinpath("docs", name).read_bytes().replace(KEYS_OFF_MARK, keys_mark)
         return Response(body, media_type=media_type, headers=PAGE_HEADERS)
 
     return Endpoint(method="GET", path=path, handler=show, right=None, ends_with_caller=False)

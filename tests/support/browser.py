@@ -1,0 +1,163 @@
+"""Chromium without a window, driven by the DevTools protocol. It tells what a page shows, sends and
+writes to the console."""
+
+import asyncio
+import itertools
+import json
+import os
+import tempfile
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.support.programs import require_program
+
+PATIENCE = 120.0
+"""Seconds for a start, a page or a script; each takes tenths of one."""
+
+STEP = 0.02
+
+FLAGS = (
+    "--headless=new",
+    "--remote-debugging-port=0",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-proxy-server",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+"""A browser that reaches loopback alone."""
+
+
+class Browser:
+    """A running Chromium with one page."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
+        self.problems: list[str] = []
+        """Errors of the console and uncaught exceptions."""
+        self.requests: list[dict[str, Any]] = []
+        """What the page asked for: `method`, `url`, `headers`."""
+        self._running_requests: set[str] = set()
+
+    async def read(self) -> None:
+        """Takes what the browser reports until it ends."""
+        async for message in self._socket:
+            report = json.loads(message.data)
+            params = report.get("params", {})
+            if (call := self._calls.pop(report.get("id", 0), None)) is not None:
+                call.set_result(report)
+                continue
+            match report["method"]:
+                case "Page.loadEventFired":
+                    self._loaded.set()
+                case "Network.requestWillBeSent":
+                    self.requests.append(params["request"])
+                    self._running_requests.add(params["requestId"])
+                case "Network.loadingFinished" | "Network.loadingFailed":
+                    self._running_requests.discard(params["requestId"])
+                case "Runtime.exceptionThrown":
+                    details = params["exceptionDetails"]
+                    self.problems.append(details.get("exception", {}).get("description") or details["text"])
+                case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
+                    self.problems.append(str([part.get("value") for part in params["args"]]))
+                case "Log.entryAdded" if params["entry"]["level"] == "error":
+                    self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Calls a method of the protocol and returns its result."""
+        number = next(self._numbers)
+        self._calls[number] = asyncio.get_running_loop().create_future()
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        async with asyncio.timeout(PATIENCE):
+            report = await self._calls[number]
+        assert "error" not in report, (method, report)
+        result: dict[str, Any] = report["result"]
+        return result
+
+    async def open(self, url: str) -> None:
+        """Opens a page and waits until it is loaded, and has what its scripts ask for."""
+        self._loaded.clear()
+        self._running_requests.clear()
+        opened = await self.call("Page.navigate", url=url)
+        assert "errorText" not in opened, (url, opened)
+        async with asyncio.timeout(PATIENCE):
+            await self._loaded.wait()
+            while self._running_requests:
+                await asyncio.sleep(STEP)
+        # What waits for an answer runs before the browser is idle.
+        await self.run("new Promise((done) => requestIdleCallback(done))")
+
+    async def run(self, script: str) -> Any:
+        """Returns the value of a JavaScript expression; it can be a promise."""
+        done = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in done, (script, done["exceptionDetails"])
+        return done["result"].get("value")
+
+    async def wait_for(self, script: str) -> None:
+        """Waits until an expression is true."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self.run(f"Boolean({script})"):
+                await asyncio.sleep(STEP)
+
+    async def choose_file(self, selector: str, file: Path) -> None:
+        """Chooses the file of an input, as a user does."""
+        found = await self.call(
+            "Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})"
+        )
+        await self.call("DOM.setFileInputFiles", files=[str(file)], objectId=found["result"]["objectId"])
+
+
+@asynccontextmanager
+async def open_browser() -> AsyncIterator[Browser]:
+    """Starts Chromium with a profile of its own. Skips the test where there is none."""
+    program = require_program("chromium")
+    # Root has no sandbox, and the pages are the project's own.
+    flags = (*FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else []))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [program, *flags, f"--user-data-dir={profile}", "about:blank"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not (port := _read_port(Path(profile))):
+                    assert process.returncode is None, "Chromium ended"
+                    await asyncio.sleep(STEP)
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+                targets = await (await session.get("/json/list")).json()
+                address = next(each["webSocketDebuggerUrl"] for each in targets if each["type"] == "page")
+                async with (
+                    session.ws_connect(address, max_msg_size=0) as socket,
+                    asyncio.TaskGroup() as group,
+                ):
+                    browser = Browser(socket)
+                    reading = group.create_task(browser.read())
+                    for domain in ("Page", "Runtime", "Log", "Network"):
+                        await browser.call(f"{domain}.enable")
+                    yield browser
+                    reading.cancel()
+        finally:
+            process.terminate()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def _read_port(profile: Path) -> str:
+    """The port that Chromium chose; nothing as long as it starts."""
+    try:
+        return (profile / "DevToolsActivePort").read_text().partition("\n")[0]
+    except FileNotFoundError:
+        return ""
