@@ -175,4 +175,4 @@ async def test_the_front_page_is_shown(browser: Browser, server: Server, guarded
     shown = await browser.run("document.body.innerText")
     assert ("cantor" in shown) is not keys
     await browser.run("document.querySelector('a[href=\"/docs\"]').click()")
-    await browser.wait_for("location.pathname === '/docs'")
+    await browser.wait_for("location.pathname === '/docs' && document.readyState === 'complete'")

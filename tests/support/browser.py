@@ -48,7 +48,8 @@ class Browser:
         """Errors of the console and uncaught exceptions."""
         self.requests: list[dict[str, Any]] = []
         """What the page asked for: `method`, `url`, `headers`."""
-        self._running_requests: set[str] = set()
+        self._running_requests: dict[str, str] = {}
+        """The document of each request that is not answered yet. A document that is left leaves some behind."""
 
     async def read(self) -> None:
         """Takes what the browser reports until it ends."""
@@ -63,9 +64,9 @@ class Browser:
                     self._loaded.set()
                 case "Network.requestWillBeSent":
                     self.requests.append(params["request"])
-                    self._running_requests.add(params["requestId"])
+                    self._running_requests[params["requestId"]] = params["loaderId"]
                 case "Network.loadingFinished" | "Network.loadingFailed":
-                    self._running_requests.discard(params["requestId"])
+                    self._running_requests.pop(params["requestId"], None)
                 case "Runtime.exceptionThrown":
                     details = params["exceptionDetails"]
                     self.problems.append(details.get("exception", {}).get("description") or details["text"])
@@ -88,12 +89,11 @@ class Browser:
     async def open(self, url: str) -> None:
         """Opens a page and waits until it is loaded, and has what its scripts ask for."""
         self._loaded.clear()
-        self._running_requests.clear()
         opened = await self.call("Page.navigate", url=url)
         assert "errorText" not in opened, (url, opened)
         async with asyncio.timeout(PATIENCE):
             await self._loaded.wait()
-            while self._running_requests:
+            while opened["loaderId"] in self._running_requests.values():
                 await asyncio.sleep(STEP)
         # What waits for an answer runs before the browser is idle.
         await self.run("new Promise((done) => requestIdleCallback(done))")
