@@ -71,6 +71,10 @@ raises it again.
 from dataclasses import dataclass
 from typing import ClassVar
 
+OVERFLOW_WORDS = "Input tokens exceed the configured limit"
+"""OpenAI's words for a prompt that is too long. LangChain knows the error by them, because the text of OpenAI's
+newer client has no code."""
+
 
 class AntiphonError(Exception):
     """Base of all errors. `message` is for the caller: it names the problem and the remedy, and contains no
@@ -139,6 +143,17 @@ class ContextLengthExceeded(RequestError):
     """The prompt and the requested tokens do not fit the model's context."""
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        cause: str | None = None,
+    ) -> None:
+        text = message if OVERFLOW_WORDS in message else f"{message} {OVERFLOW_WORDS}."
+        super().__init__(text, param=param, retry_after=retry_after, cause=cause)
 
 
 class TemplateRefused(RequestError):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.commands.lora import UNLOAD_PATH, _parse_deployment, _to_absolute
-from antiphon.cli.serve_options import parse_adapter
+from antiphon.cli.serve_options import BUNDLED_ADAPTERS, ServeOptions, parse_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
@@ -77,3 +77,15 @@ def test_a_path_that_is_here_is_named_in_full(tmp_path: Path, monkeypatch: pytes
 def test_names_say_what_is_unloaded(antiphon: Run, server: Standin) -> None:
     antiphon("lora", "remove", "pirate", "--url", server.url)
     assert server.asked == [{"lora_name": "pirate"}] and UNLOAD_PATH.endswith("unload_lora_adapter")
+
+
+def test_an_adapter_of_the_settings_file_can_be_a_bundled_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("antiphon.toml").write_text('[[adapters]]\nname = "parrot"\npath = "pirate"\n')
+    assert [adapter.path for adapter in ServeOptions().load_settings().adapters] == [
+        str(BUNDLED_ADAPTERS / "pirate.gguf")
+    ]
+    Path("pirate").touch()
+    assert [adapter.path for adapter in ServeOptions().load_settings().adapters] == ["pirate"]

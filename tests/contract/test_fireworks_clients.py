@@ -4,6 +4,7 @@ they can send."""
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ NAMES = {
         LATER_CHAT: "AsyncFireworks.chat.completions.create",
     },
 }
+ROOT = Path(__file__).parents[2]
+
 INTERPRETERS = {"client": "fireworks-client/bin/python", "sdk": "fireworks/bin/python"}
 PATHS = {"client": "/fireworks/inference/v1", "sdk": "/fireworks/inference"}
 """Where each line's base URL ends: the SDK adds the version itself."""
@@ -365,3 +368,13 @@ def test_a_client_that_leaves_a_stream_ends_its_work(puppet: Line, scripted: Scr
     for left in puppet.results((CHAT, asked), (LATER_CHAT, asked), leave_after=4):
         assert len(left["chunks"]) == 4 and "error" not in left
     ended(scripted, "never end", count=2)
+
+
+@pytest.mark.parametrize("page", ["fireworks.md", "from-fireworks.md"])
+def test_the_address_of_the_pages_is_right_for_the_newer_client(cantor: Target, page: str) -> None:
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    address = text.partition("`/inference`: give it `")[2].partition("`")[0]
+    told = {"base_url": address.replace("http://127.0.0.1:8000", cantor.url), "line": "sdk"}
+    call = {"call": "Fireworks.completions.create", "with": {"model": MODEL, "prompt": PROMPT}}
+    (result,) = Client(INTERPRETERS["sdk"], "fireworks/drive.py").run(told | {"calls": [call]})
+    assert result["answer"]["choices"][0]["text"]

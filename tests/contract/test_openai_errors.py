@@ -162,6 +162,14 @@ def test_the_same_failure_buffered_is_a_status_error(puppet: openai.OpenAI) -> N
     assert (caught.value.status_code, caught.value.code) == (503, "engine_died")
 
 
+def test_the_text_of_an_overflow_has_the_words_that_langchain_looks_for(puppet: openai.OpenAI) -> None:
+    """Its ContextOverflowError needs them, because the text of the client's error has no code."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        puppet.chat.completions.create(model="scripted", messages=say("x " * 5000))
+    assert "Input tokens exceed the configured limit" in str(caught.value)
+    assert str(caught.value).count("exceed the configured limit") == 1
+
+
 def test_a_client_that_times_out_has_left(puppet: openai.OpenAI, scripted: Scripted) -> None:
     """Asked again where the machine was too busy for the request to arrive in time, or for the client to time
     out before the server fills the silence of a stream."""

@@ -28,7 +28,6 @@ BAD = {
     "cut short": (CHAT, body()[:-3], 400, "invalid_json", "messages[0].content"),
     "empty": (CHAT, b"", 400, "invalid_json", None),
     "a list": (CHAT, b"[]", 400, "invalid_json", None),
-    "a byte order mark": (CHAT, b"\xef\xbb\xbf" + body(), 400, "invalid_json", None),
     "not UTF-8": (CHAT, b'{"model":"\xff"}', 400, "invalid_json", None),
     "UTF-16": (CHAT, body().decode().encode("utf-16"), 400, "invalid_json", None),
     "a wrong type": (CHAT, body(temperature="hot"), 400, "invalid_value", "temperature"),
@@ -205,3 +204,17 @@ async def test_health_answers_while_the_largest_body_is_read(served):
             slowest = max(slowest, time.process_time() - began)
     assert asked.result().status == 400
     assert slowest < 1.0
+
+
+async def test_a_byte_order_mark_before_a_body_is_taken(served):
+    reply = await served.ask(CHAT, b"\xef\xbb\xbf" + body())
+    assert reply.status == 200, reply.body
+
+
+async def test_a_wrong_choice_is_shown_beside_the_right_ones(served):
+    effort = (await served.ask(CHAT, body(reasoning_effort="hihg"))).error["message"]
+    assert effort.startswith("reasoning_effort must be ") and effort.endswith("; got 'hihg'")
+    role = (await served.ask(CHAT, body(messages=[{"role": "usr", "content": "a"}]))).error["message"]
+    assert role.startswith("messages[0].role must be ") and role.endswith("; got 'usr'")
+    long = (await served.ask(CHAT, body(reasoning_effort="x" * 33))).error["message"]
+    assert long.endswith("; got a string")

@@ -173,3 +173,18 @@ async def test_neither_key_nor_prompt_reaches_a_log_or_an_error(caplog):
                 assert key.encode() not in reply.body
     logged = caplog.text + "".join(str(getattr(record, FIELDS, "")) for record in caplog.records)
     assert "canary" not in logged and KEY[:6] not in logged
+
+
+async def test_the_list_of_models_has_a_path_with_a_slash_too(served):
+    for prefix in ("/v1", "/fireworks/inference/v1"):
+        listed, again = [await served.ask(f"{prefix}/models{end}") for end in ("", "/")]
+        assert (again.status, again.json()) == (200, listed.json())
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/anthropic/v1/messages/count_tokens"])
+async def test_an_api_that_is_not_served_yet_is_named(served, path):
+    reply = await served.ask(path, HELLO)
+    assert (reply.status, reply.error["code"]) == (404, "route_not_found")
+    api = "Responses API" if "responses" in path else "Messages API"
+    assert f"{api} is not served yet" in reply.error["message"]
+    assert "POST /v1/chat/completions" in reply.error["message"]

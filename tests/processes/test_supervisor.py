@@ -31,6 +31,7 @@ from antiphon.settings.cluster import CLUSTER_ONLY
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
+from antiphon.settings.tenancy import KeysSettings
 from benchmarks.make_adapter import write_adapter
 from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import short_directory
@@ -612,3 +613,10 @@ def test_every_setting_of_a_model_reaches_its_engine():
         *CLUSTER_ONLY,
     }  # of the model in front of the engine, and of how often it runs
     assert {*said} | above == {*ModelSettings.__struct_fields__}
+
+
+def test_callers_without_keys_can_fill_the_queue() -> None:
+    """They are one caller to the queue, so its share would be the limit of all."""
+    model = build_model({"name": "m", "path": "m.gguf", "queue": 700})
+    assert build_load_spec(model, Settings()).queue_per_actor == 700
+    assert build_load_spec(model, Settings(keys=KeysSettings(enabled=True))).queue_per_actor == 256

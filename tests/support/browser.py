@@ -49,7 +49,7 @@ class Browser:
         self.requests: list[dict[str, Any]] = []
         """What the page asked for: `method`, `url`, `headers`."""
         self._running_requests: dict[str, str] = {}
-        """The document of each request that is not answered yet. A document that is left leaves some behind."""
+        """The document of each unanswered request. A document that is left leaves some behind."""
 
     async def read(self) -> None:
         """Takes what the browser reports until it ends."""

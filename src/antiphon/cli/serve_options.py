@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from antiphon.domain.values import Struct, field
+from antiphon.domain.values import Struct, field, replace
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import build_model, load_settings, read_layers
-from antiphon.settings.models import ModelSettings, require_aliases
+from antiphon.settings.models import AdapterSettings, ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import (
     Settings,
@@ -97,6 +97,7 @@ class ServeOptions(Struct, frozen=True):
         if serves_demo:
             settings = choose_demo(settings)
         settings = replace_models(settings, map(_set_bundled_path, settings.models))
+        settings = replace(settings, adapters=tuple(map(_set_bundled_adapter_path, settings.adapters)))
         served_names = [model.name for model in settings.models]
         served_names += [adapter.name for adapter in settings.adapters]
         served_names += [model.name for model in settings.routed_models]
@@ -189,6 +190,18 @@ def _set_bundled_path(model: ModelSettings) -> ModelSettings:
     return change_model(model, path=CANTOR["path"]) if is_bundled(model.path) else model
 
 
+def _set_bundled_adapter_path(adapter: AdapterSettings) -> AdapterSettings:
+    """Replaces the name of the demo model's adapter in a path by the file's path. A file of that name takes
+    precedence."""
+    path = list_bundled_adapters().get(adapter.path)
+    return adapter if path is None or Path(adapter.path).exists() else replace(adapter, path=path)
+
+
+def list_bundled_adapters(folder: Path = BUNDLED_ADAPTERS) -> dict[str, str]:
+    """Returns the paths of the demo model's adapters by name."""
+    return {file.stem: str(file) for file in sorted(folder.glob("*.gguf"))}
+
+
 def parse_model(text: str) -> dict[str, object]:
     """Parses `NAME=PATH`, a path or a reference. The default name is the file's name without its suffix.
 
@@ -219,7 +232,7 @@ def _is_path(name: str, text: str) -> bool:
 def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
     """Parses `NAME=PATH`, or the name of an adapter of the demo model. Raises SettingsError."""
     name, equals, path = text.partition("=")
-    bundled_adapters = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
+    bundled_adapters = list_bundled_adapters(bundled)
     if not equals and name in bundled_adapters:
         return {"name": name, "path": bundled_adapters[name]}
     if not (equals and name and path):

@@ -47,6 +47,9 @@ EXPOSED_HEADERS = (
 )
 """Response headers that a web page of an allowed origin may read."""
 
+MISSING_API = re.compile(r"(?:/openai|/anthropic)?(?:/v1)?/(?:responses|messages)(?:/.*)?")
+"""Paths of APIs that clients offer beside chats, and that the server does not have yet."""
+
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 CLIENT_LEFT = "left"
@@ -225,6 +228,9 @@ class Application:
             error = MethodNotAllowed(f"this path does not accept {method}")
             error.allowed = tuple(sorted(allowed_methods))
             return error
+        if MISSING_API.fullmatch(path):
+            name = "OpenAI's Responses API" if "/responses" in path else "Anthropic's Messages API"
+            return RouteNotFound(f"no such path; {name} is not served yet. Use POST /v1/chat/completions")
         nearest_path = find_nearest_path(path, method, self.routes, self._prefixes)
         hint = "" if nearest_path is None else f"did you mean {nearest_path}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")

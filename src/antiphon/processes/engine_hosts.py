@@ -27,6 +27,9 @@ from antiphon.settings.models import ModelSettings, choose_devices, list_host_na
 from antiphon.settings.schema import Settings, choose_interpreter
 from antiphon.telemetry.logs import describe_exception
 
+KEYED_QUEUE_PER_ACTOR = 256
+"""The most choices of one caller that may wait for a model, unless the settings have another number."""
+
 MALLOC = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
 """Makes glibc request large pages from Linux, if the system leaves this to programs. Each token reads all
@@ -349,6 +352,10 @@ def filter_host_environment(
 def build_load_spec(model: ModelSettings, settings: Settings, host_name: str | None = None) -> LoadSpec:
     """Builds the description of the model that an engine host loads. `host_name`: the name of the host; None
     means the model's first host."""
+    queue_per_actor = model.queue_per_actor
+    if queue_per_actor is None:
+        # Callers without a key cannot be told apart.
+        queue_per_actor = KEYED_QUEUE_PER_ACTOR if settings.keys.enabled else model.queue
     return LoadSpec(
         model=model.path,
         context_length=model.context_length,
@@ -365,7 +372,7 @@ def build_load_spec(model: ModelSettings, settings: Settings, host_name: str | N
         cells=model.cells,
         step_latency=model.step_latency,
         queue=model.queue,
-        queue_per_actor=model.queue_per_actor,
+        queue_per_actor=queue_per_actor,
         keep_prefixes=model.keep_prefixes,
         weights_in_memory=model.weights == "memory",
         adapter_memory=settings.lora.memory_bytes,

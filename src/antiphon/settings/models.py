@@ -86,8 +86,12 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     queue: Annotated[int, Meta(description="Choices that can wait. Others get a 503.", ge=0)] = 512
     queue_per_actor: Annotated[
-        int, Meta(description="Choices of one caller that can wait. Others get a 429.", ge=0)
-    ] = 256
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Choices of one caller that can wait. Others get a 429. None means 256 with keys. "
+            "Without keys all callers are one, and can fill the queue."
+        ),
+    ] = None
     step_latency: Annotated[
         float,
         Meta(

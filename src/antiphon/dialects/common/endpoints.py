@@ -143,7 +143,10 @@ def declare_models(
         return Response(codec.encode_list(services.list_models(request.actor)))
 
     async def show_model(request: Request, services: Services) -> Answer:
-        return Response(codec.encode_model(await services.load_model(request.path_params["model"], request)))
+        name = request.path_params["model"]
+        if not name:  # the path of the list with a slash at its end
+            return await list_models(request, services)
+        return Response(codec.encode_model(await services.load_model(name, request)))
 
     list_shape, model_shape = codec.shapes
     return (

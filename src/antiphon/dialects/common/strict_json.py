@@ -10,6 +10,7 @@ wrong field, even in invalid JSON.
 import json
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -87,11 +88,11 @@ def sanitize_key(key: str) -> str:
 
 
 def _decode_utf8(body: bytes) -> str:
-    """Decodes a body. Raises MalformedBody if it is empty, has a byte order mark, or is not UTF-8."""
+    """Decodes a body without its byte order mark, which some programs of Windows write. Raises MalformedBody
+    if it is empty or not UTF-8."""
+    body = body.removeprefix(BOM_UTF8)
     if not body:
         raise MalformedBody("the body is empty; send a JSON object")
-    if body.startswith(b"\xef\xbb\xbf"):
-        raise MalformedBody("the body begins with a byte order mark; send UTF-8 without one")
     try:
         return body.decode()
     except UnicodeDecodeError as problem:
@@ -269,6 +270,9 @@ def _escape_unprintable(key: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in ascii_key)
 
 
+SHORT_WORD = re.compile(r"[\w.:/ -]{1,32}", re.ASCII)
+"""A wrong choice that an error quotes: no longer than a misspelled name, and shorter than a key."""
+
 LENGTH_UNITS = (" items", " characters")
 """The units of limits on a length. An error about such a limit also contains the actual length."""
 
@@ -293,15 +297,15 @@ def _explain(
         return MissingParameter(f"{name} is missing", param=name)
     if name := problem.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
-    if path.endswith("role"):
-        return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
     if "[...]" in path:
         # msgspec does not report which of an object's values is wrong.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
     expected, received = problem.expected_value, validation_messages.find_value(value, path)
-    if problem.is_choice and (accepted_words := _list_choices(shape, path)):
+    if (problem.is_choice or path.endswith("role")) and (accepted_words := _list_choices(shape, path)):
         expected = _join_words(accepted_words)
+        if isinstance(received, str) and SHORT_WORD.fullmatch(received):
+            return InvalidValue(f"{path} must be {expected}; got {received!r}", param=path)
     received_text = (
         str(len(received))
         if isinstance(received, list | str | dict) and expected.endswith(LENGTH_UNITS)
