@@ -91,8 +91,8 @@ bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="
 score: .venv/test.stamp ## Score the demo model on its held-out set, as `antiphon serve` serves it
 	@$(BIN)/python -m models.cantor.score --serve
 
-site: .venv/serve.stamp .venvs/site/made.stamp ## Build the documentation site into site/ (VERSION=1.0 keeps it in site-versions/)
-	@$(BIN)/python scripts/build_site.py --builder .venvs/site/bin/zensical $(if $(VERSION),--version $(VERSION))
+site: .venv/serve.stamp .venvs/site/made.stamp ## Build the documentation site into site/ (VERSION=1.0 keeps it in site-versions/, REPOSITORY=URL links it)
+	@$(BIN)/python scripts/build_site.py --builder .venvs/site/bin/zensical $(if $(VERSION),--version $(VERSION)) $(if $(REPOSITORY),--repository $(REPOSITORY))
 
 docs: .venv/serve.stamp ## Write the pages that are made from code again
 	@$(BIN)/python scripts/generate_docs.py

@@ -1,6 +1,6 @@
 """Builds the documentation site from docs/ and the pages at the repository's root, into site/.
 
-python scripts/build_site.py [--version NAME] [--builder PATH]
+python scripts/build_site.py [--version NAME] [--repository URL] [--builder PATH]
 
 It copies the pages to build/docs and changes the links between them to the site's paths. Then Zensical builds
 them, with warnings as errors. `llms.txt` lists all pages for programs.
@@ -19,6 +19,8 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "docs"
 SITE = ROOT / "site"
+CONFIGURATION = ROOT / "build-site.yml"
+"""At the root, because its paths are relative to its folder."""
 
 SITE_PATHS = {
     "ARCHITECTURE.md": "architecture.md",
@@ -80,6 +82,17 @@ def copy_pages() -> dict[str, str]:
     return pages
 
 
+def write_configuration(version: str | None, repository: str | None) -> None:
+    """Writes the builder's configuration. The selector of versions needs the list that `publish` writes, so a
+    build without a version has no selector."""
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    if version:
+        text = text.replace("\nextra:\n", "\nextra:\n  version: { provider: mike }\n")
+    if repository:
+        text = f"repo_url: {json.dumps(repository)}\n{text}"
+    CONFIGURATION.write_text(text, "utf-8")
+
+
 def read_navigation() -> Iterator[tuple[str, str | None]]:
     """Yields the titles of the site's sections and pages in order. The second value is None for a section."""
     text = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
@@ -128,10 +141,14 @@ def publish(version: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--version", help="keep this build as a version in site-versions/")
+    parser.add_argument("--repository", help="the address that every page links to")
     parser.add_argument("--builder", default="zensical", help="the command zensical")
     options = parser.parse_args()
     copy_pages()
-    result = subprocess.run([options.builder, "build", "--clean", "--strict"], cwd=ROOT, check=False)
+    write_configuration(options.version, options.repository)
+    command = [options.builder, "build", "--clean", "--strict", "--config-file", str(CONFIGURATION)]
+    result = subprocess.run(command, cwd=ROOT, check=False)
+    CONFIGURATION.unlink()
     if result.returncode != 0:
         return result.returncode
     write_llms()

@@ -72,8 +72,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 OVERFLOW_WORDS = "Input tokens exceed the configured limit"
-"""OpenAI's words for a prompt that is too long. LangChain knows the error by them, because the text of OpenAI's
-newer client has no code."""
+"""OpenAI's words for a prompt that is too long. LangChain knows the error by them, because the text of
+OpenAI's newer client has no code."""
 
 
 class AntiphonError(Exception):
