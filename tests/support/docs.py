@@ -87,8 +87,8 @@ def list_commands() -> Iterator[Command]:
 
 
 def list_inline_commands() -> Iterator[Command]:
-    """Yields the commands in sentences. Tests do not run them."""
-    for page in PAGES:
+    """Yields the commands in sentences, also of the changelog. Tests do not run them."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
         text = FENCE.sub("", page.read_text("utf-8"))
         for command in INLINE_COMMAND.findall(text):
             yield Command(str(page.relative_to(ROOT)), " ".join(command.split()))
