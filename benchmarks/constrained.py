@@ -16,9 +16,9 @@ from statistics import mean, median, quantiles
 
 import antiphon
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.guide import Clock, Guide, MatcherFactory, read_zero
+from antiphon.constraints.guide import Clock, Guide, read_zero
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
-from antiphon.constraints.matching import CompilerVocabulary, Matcher
+from antiphon.constraints.matching import CompilerVocabulary
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
@@ -56,11 +56,9 @@ TIMES = ConstraintTimes()
 class TimedGuide(Guide):
     """A guide that measures the time of its answers."""
 
-    def work(
-        self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
-    ) -> None:
+    def work(self, vocabulary: CompilerVocabulary, cpu_clock: Clock = read_zero) -> None:
         began = time.thread_time()
-        super().work(vocabulary, spent, make)
+        super().work(vocabulary, cpu_clock)
         TIMES.answer_cpu += time.thread_time() - began
 
 

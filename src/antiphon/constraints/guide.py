@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 """Returns seconds."""
 
-MatcherFactory = Callable[[Grammar, CompilerVocabulary], Matcher]
-"""Makes a matcher for a new text of a grammar."""
-
 TokenMask = NDArray[np.bool_]
 
 MAX_CPU_SECONDS = 2.0
@@ -90,6 +87,7 @@ class Guide:
         "_token",
         "error",
         "is_abandoned",
+        "is_first",
         "is_ready",
         "is_settled",
         "was_settled",
@@ -106,6 +104,8 @@ class Guide:
         self._matcher: Matcher | None = None
         self._ends_text = False
         """Whether the forced tokens end the text. Only a worker uses this attribute."""
+        self.is_first = True
+        """Whether the next result is the first one, for which the grammar is compiled."""
         self.is_settled = self.is_ready = self.was_settled = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
@@ -129,6 +129,7 @@ class Guide:
             self._forced = self._forced[1:]
             return
         self._token = token
+        self.is_first = False
         self._begin()
 
     def get_forced(self) -> tuple[int, ...]:
@@ -207,17 +208,12 @@ class Guide:
 
     # --- a worker
 
-    def work(
-        self,
-        vocabulary: CompilerVocabulary,
-        cpu_clock: Clock = read_zero,
-        create_matcher: MatcherFactory = Matcher,
-    ) -> None:
+    def work(self, vocabulary: CompilerVocabulary, cpu_clock: Clock = read_zero) -> None:
         """Computes the next result. It raises nothing: a failure becomes the guide's error. `cpu_clock`:
         returns the CPU seconds that this result has used; other threads call it too."""
         self._cpu_clock = cpu_clock
         try:
-            self._compute_forced(vocabulary, create_matcher)
+            self._compute_forced(vocabulary)
             self.is_settled = True
             self.workers.result_ready.set()
             self._compute_mask(vocabulary)
@@ -233,10 +229,11 @@ class Guide:
             self.is_settled = self.is_ready = True
             self.workers.result_ready.set()
 
-    def _compute_forced(self, vocabulary: CompilerVocabulary, create_matcher: MatcherFactory) -> None:
+    def _compute_forced(self, vocabulary: CompilerVocabulary) -> None:
         """Appends the sequence's last token to the matcher, then finds and appends the forced tokens."""
         if self._matcher is None:
-            self._matcher = create_matcher(self._grammar, vocabulary)
+            # Copies of a matcher share its automaton, its limits and its errors, so each text has its own.
+            self._matcher = Matcher(self._grammar, vocabulary)
         if self._token is not None:
             self._matcher.consume([self._token])
         forced = self._matcher.find_forced()

@@ -1,4 +1,4 @@
-"""The threads that compute masks for one model, and its recently compiled grammars.
+"""The threads that compute masks for one model.
 
 A separate process checks a model's constraints, and guides then follow them. The process and the threads
 start with the first constraint, so a model without constraints costs nothing.
@@ -10,70 +10,20 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from hashlib import sha256
 from queue import SimpleQueue
 
 from antiphon.constraints.checker import Checker
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.guide import Clock, Guide
-from antiphon.constraints.matching import (
-    CompilerVocabulary,
-    Matcher,
-    TokenTable,
-)
-from antiphon.constraints.segmented_lru import SegmentedLRU
+from antiphon.constraints.matching import CompilerVocabulary, TokenTable
 from antiphon.domain.request import Constraint
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as VocabularyTable
 from antiphon.errors import UnsupportedParameter
 
-MAX_CACHED_BYTES = 64 * 1024 * 1024
-"""The most estimated bytes of cached matchers. The estimate is usually several times too high."""
-
-MAX_MATCHERS = 1024
-
-PER_SECOND, PER_CHARACTER, MIN_BYTES = 400e6, 100, 32 * 1024
-"""Estimates the bytes of a compiled grammar, because the compiler does not report them. The estimate is the
-largest of three: bytes per CPU second of compiling, bytes per character of the text, and MIN_BYTES.
-Measured grammars, hostile and usual ones, had 18 to 300 MB for each second."""
-
-
-class MatcherCache:
-    """Caches compiled grammars of one vocabulary. A request with a cached grammar gets a copy, which costs
-    microseconds. Any thread may use it."""
-
-    def __init__(
-        self, capacity: int = MAX_CACHED_BYTES, clock: Callable[[], float] = time.thread_time
-    ) -> None:
-        """`clock`: returns the calling thread's CPU seconds."""
-        self._clock = clock
-        self._matchers: SegmentedLRU[bytes, Matcher] = SegmentedLRU(capacity, MAX_MATCHERS)
-        """Unused matchers, from which copies are made. A copy needs the lock, because it reads the
-        matcher."""
-        self._lock = threading.Lock()
-
-    @property
-    def held_bytes(self) -> int:
-        """The estimated bytes of all cached matchers."""
-        return self._matchers.held_size
-
-    def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
-        """Returns a matcher for a checked grammar. Raises EngineError if it does not compile."""
-        key = sha256(repr(grammar).encode()).digest()
-        with self._lock:
-            matcher = self._matchers.get(key)
-            if matcher is not None:
-                return matcher.copy()
-        start_s = self._clock()
-        new_matcher = Matcher(grammar, vocabulary)
-        size = max(PER_SECOND * (self._clock() - start_s), PER_CHARACTER * len(grammar.text), MIN_BYTES)
-        with self._lock:
-            self._matchers.put(key, new_matcher.copy(), int(size))
-        return new_matcher
-
-
 WORKERS = 2
-"""How many threads compute masks. A thread whose work does not end is replaced."""
+"""How many threads follow texts. Another thread compiles the grammars of new texts, so that a slow grammar
+delays no text that has begun. A thread whose work does not end is replaced."""
 
 TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
 """The kinds of tokens that can be part of constrained text."""
@@ -114,6 +64,10 @@ def measure_since(start_s: float, clock: Clock) -> float:
     return clock() - start_s
 
 
+Job = tuple[Guide, bool]
+"""A guide that needs a result, and whether it is the guide's first one."""
+
+
 class MaskWorkers:
     """The threads of one engine that compute masks."""
 
@@ -121,18 +75,20 @@ class MaskWorkers:
         """`tokenize`: splits a text as the model does. The constructor takes half a second for 131,072
         ids."""
         self._vocabulary = CompilerVocabulary(tokens, tokenize)
-        self._compiled = MatcherCache()
-        self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
+        self._first_jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._stuck: set[Guide] = set()
-        """Guides that were abandoned while a worker computed for them. Such a worker ends after its work."""
-        self._in_progress: Counter[Guide] = Counter()
-        """The number of workers that compute for each guide. A guide can be queued again, and be taken by
-        another worker, a moment before the earlier worker is done with it."""
+        self._stuck: set[Job] = set()
+        """Jobs whose guides were abandoned while a worker computed for them. Such a worker ends after its
+        work."""
+        self._in_progress: Counter[Job] = Counter()
+        """The number of workers for each job. A guide can be queued again, and be taken by another worker, a
+        moment before the earlier worker is done with it."""
         self._is_closed = False
         self.result_ready = threading.Event()
+        self._start(is_first=True)
         for _ in range(WORKERS):
-            self._start()
+            self._start(is_first=False)
 
     @property
     def size(self) -> int:
@@ -145,50 +101,53 @@ class MaskWorkers:
 
     def put(self, guide: Guide) -> None:
         """Queues the guide's next result."""
-        self._jobs.put(guide)
+        (self._first_jobs if guide.is_first else self._jobs).put((guide, guide.is_first))
 
     def abandon(self, guide: Guide) -> None:
         """Drops a guide. If a worker computes for it and does not end, starts another worker."""
         guide.is_abandoned = True
+        job = (guide, guide.is_first)
         with self._lock:
-            if guide in self._in_progress and guide not in self._stuck and guide.is_overdue():
-                self._stuck.add(guide)
-                self._start()
+            if job in self._in_progress and job not in self._stuck and guide.is_overdue():
+                self._stuck.add(job)
+                self._start(guide.is_first)
 
     def close(self) -> None:
         """Ends the workers after their current work."""
         self._is_closed = True
+        self._first_jobs.put(None)
         for _ in range(WORKERS):
             self._jobs.put(None)
 
-    def _start(self) -> None:
-        """Starts one worker thread."""
-        threading.Thread(target=self._run_worker, name="antiphon-masks", daemon=True).start()
+    def _start(self, is_first: bool) -> None:
+        """Starts one worker thread. `is_first`: whether it computes the first results of guides."""
+        jobs = self._first_jobs if is_first else self._jobs
+        threading.Thread(target=self._run_worker, args=(jobs,), name="antiphon-masks", daemon=True).start()
 
-    def _run_worker(self) -> None:
+    def _run_worker(self, jobs: "SimpleQueue[Job | None]") -> None:
         """Computes the results of queued guides, until the workers are closed or this worker is replaced."""
         cpu = create_cpu_clock()
-        while (guide := self._jobs.get()) is not None:
+        while (job := jobs.get()) is not None:
+            guide, _ = job
             if guide.is_abandoned:
                 continue
             with self._lock:
-                self._in_progress[guide] += 1
+                self._in_progress[job] += 1
             try:
-                guide.work(self._vocabulary, partial(measure_since, cpu(), cpu), self._compiled.get_matcher)
+                guide.work(self._vocabulary, partial(measure_since, cpu(), cpu))
             finally:
-                is_replaced = self._finish_guide(guide)
+                is_replaced = self._finish_job(job)
             if is_replaced:
                 return
 
-    def _finish_guide(self, guide: Guide) -> bool:
-        """Removes a guide from the guides in progress. Returns whether another worker has replaced this
-        one."""
+    def _finish_job(self, job: Job) -> bool:
+        """Removes a job from those in progress. Returns whether another worker has replaced this one."""
         with self._lock:
-            self._in_progress[guide] -= 1
-            if not self._in_progress[guide]:
-                del self._in_progress[guide]
-            is_replaced = guide in self._stuck
-            self._stuck.discard(guide)
+            self._in_progress[job] -= 1
+            if not self._in_progress[job]:
+                del self._in_progress[job]
+            is_replaced = job in self._stuck
+            self._stuck.discard(job)
         return is_replaced
 
 
