@@ -15,7 +15,13 @@ SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "array", "uniqueItems": True}, "b": {"type": "string", "nullable": True}},
 }
-FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+
+
+def build_format(schema: dict[str, Any], strict: bool = False) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}}
+
+
+FORMAT = build_format(SCHEMA)
 FIELD = "response_format.json_schema.schema"
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"x": {"format": "odd"}}}}
 
@@ -71,3 +77,36 @@ def test_a_reference_out_of_the_schema_is_refused_by_name(cantor: Target):
     reply = ask(cantor, CHAT, HELLO | {"guided_json": schema})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "guided_json")
     assert "$ref at #/properties/a" in reply.json()["error"]["message"]
+
+
+WORDS = {"type": "string", "pattern": "^(?:\\S+\\s+){0,49}\\S+$", "maxLength": 500}
+
+
+def test_a_length_that_cannot_be_counted_is_named_and_refused_where_strict(cantor: Target):
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 100_000}}}
+    reply = ask(cantor, CHAT, HELLO | {"response_format": build_format(schema)})
+    assert (reply.status_code, reply.headers["x-antiphon-relaxed"]) == (200, f"{FIELD}: maxLength")
+    refusal = ask(cantor, CHAT, HELLO | {"response_format": build_format(schema, strict=True)})
+    assert refusal.status_code == 400 and "maxLength at #/properties/a" in refusal.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("repetitions", "status"), [(49, 200), (499, 400)])
+def test_a_pattern_of_many_words_is_followed_or_refused_at_once(
+    cantor: Target, repetitions: int, status: int
+):
+    """Before a stream begins, too."""
+    pattern = str(WORDS["pattern"]).replace("49", str(repetitions))
+    schema = WORDS | {"pattern": pattern, "maxLength": 10 * repetitions + 10}
+    for stream in (False, True):
+        asked = {"response_format": build_format(schema), "max_tokens": 40, "stream": stream}
+        reply = ask(cantor, CHAT, HELLO | asked)
+        assert reply.status_code == status, reply.text
+        assert "error" not in reply.text or status == 400
+
+
+def test_wide_alternatives_are_followed(cantor: Target):
+    several = [{f"{name}{number}": {"type": "null"} for number in range(200)} for name in "ab"]
+    alternatives = [{"type": "object", "properties": each, "additionalProperties": False} for each in several]
+    asked = {"response_format": build_format({"anyOf": alternatives}), "max_tokens": 40}
+    reply = ask(cantor, CHAT, HELLO | asked)
+    assert reply.status_code == 200, reply.text

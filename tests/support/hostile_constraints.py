@@ -54,7 +54,7 @@ SCHEMAS: dict[str, Any] = {
     "four thousand long values": {"enum": [f"{at} " * 12 for at in range(4000)]},
     "lists of thousands, four deep": _nested(4),
     "all optional": {"type": "object", "properties": {f"p{at}": True for at in range(128)}},
-    "a long text with a pattern": {"type": "string", "pattern": "(a.*){50}", "maxLength": 100_000},
+    "a long text with a pattern": {"type": "string", "pattern": "(a.*){50}", "maxLength": 7_900},
     "multiples in a wide range": {
         "type": "number",
         "multipleOf": 0.0001,

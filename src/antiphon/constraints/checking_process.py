@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.grammar_builder import build_grammar, find_answer_format, list_parts
+from antiphon.constraints.grammar_builder import build_grammar, find_answer_format, list_parts, list_trials
 from antiphon.constraints.grammar_types import Grammar
 from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable, require_compiles
 from antiphon.domain.request import Constraint
@@ -30,6 +30,12 @@ MASK_COUNT = 24
 
 MAX_PROBES = 32
 """How many random ids are tried. If the mask allows none of them, the next allowed id is taken."""
+
+MAX_TRIAL_MASKS = 8_000
+"""The most masks of a trial: one for each character that a text can count (`schemas.MAX_COUNTED_LENGTH`)."""
+
+TRIAL_CHARACTERS = b"abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789 .-_"
+"""The characters of a trial's text. No text ends with them, and no token has less than one."""
 
 START_CPU = 30
 """Seconds of CPU for starting and reading the vocabulary."""
@@ -51,6 +57,13 @@ def check_constraint(constraint: Constraint, vocabulary: CompilerVocabulary) -> 
             _try_masks(Matcher(tested_grammar, vocabulary), vocabulary)
         except EngineError as error:
             raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
+    for field, trial in list_trials(constraint):
+        try:
+            _follow_to_end(Matcher(trial, vocabulary), vocabulary)
+        except EngineError as error:
+            raise InvalidValue(
+                f"{field} has a pattern with too many repetitions to follow: {error.message}", param=field
+            ) from None
     return grammar
 
 
@@ -89,6 +102,24 @@ def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
             if matcher.is_complete:
                 return
             raise EngineError("no text of this model's tokens can satisfy it")
+        matcher.consume([token])
+
+
+def _follow_to_end(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
+    """Computes masks along a text that goes on as long as it can, in short steps, because these need the most
+    states. Raises EngineError if a mask fails."""
+    random = Random(0)  # noqa: S311 - the same text for the same grammar
+    ends = frozenset(vocabulary.tokens.ends)
+    candidates = [token for char in TRIAL_CHARACTERS for token in vocabulary.spell(chr(char))]
+    for _ in range(MAX_TRIAL_MASKS):
+        mask = matcher.compute_mask()
+        random.shuffle(candidates)
+        allowed = (token for token in candidates if mask[token // 8] >> token % 8 & 1)
+        token = next(allowed, None)
+        if token is None:
+            token = pick_allowed(mask, random, vocabulary.size, ends)
+        if token is None:
+            return
         matcher.consume([token])
 
 

@@ -31,6 +31,12 @@ from antiphon.constraints.grammar_types import (
     load_group,
     load_prelude,
 )
+from antiphon.constraints.json_schema.lengths import (
+    COUNTED_KEYWORDS,
+    is_counted_twice,
+    needs_trial,
+    walk_texts,
+)
 from antiphon.constraints.json_schema.lowering import make_compilable, parse_json
 from antiphon.constraints.key_guard import has_key_patterns, has_open_objects
 from antiphon.constraints.regexes import require_portable, require_whitespace
@@ -309,6 +315,33 @@ def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
     group = load_group(constraint.source)
     formats = () if group.format is None else ((group.format.field, _build_answer_grammar(group.format)),)
     return (*constrained_part, *formats, *build_argument_grammars(group, COMPACT | STRICT))
+
+
+def list_trials(constraint: Constraint) -> Iterator[tuple[str, Grammar]]:
+    """Yields grammars of texts that may need more of the compiler's states than they have characters, with
+    the caller's names for them. Such a text must be followed to its end before it is accepted."""
+    match constraint.kind:
+        case ConstraintKind.REGEX:
+            if is_counted_twice(constraint.source):
+                yield constraint.field, _build_answer_grammar(constraint)
+        case ConstraintKind.JSON_SCHEMA:
+            yield from _list_schema_trials(
+                make_compilable(constraint.source, constraint.field), constraint.field
+            )
+        case ConstraintKind.CALLS:
+            group = load_group(constraint.source)
+            if group.format is not None:
+                yield from list_trials(group.format)
+            for call in group.calls:
+                yield from _list_schema_trials(_build_schema(call), call.field)
+
+
+def _list_schema_trials(schema: object, field: str) -> Iterator[tuple[str, Grammar]]:
+    """Yields a grammar for each different text of a schema that must be tried."""
+    texts = {json.dumps(text, sort_keys=True): text for text in walk_texts([schema]) if needs_trial(text)}
+    for text in texts.values():
+        counted = {name: value for name, value in text.items() if name in (*COUNTED_KEYWORDS, "format")}
+        yield field, build_json_grammar({"type": "string", **counted}, COMPACT | STRICT)
 
 
 class AnswerFormat(NamedTuple):

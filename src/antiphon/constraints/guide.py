@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.constraints.grammar_types import Grammar
-from antiphon.constraints.matching import DEAD_END, CompilerVocabulary, Matcher, is_caused_by_constraint
+from antiphon.constraints.matching import (
+    DEAD_END,
+    NO_TOKEN_ALLOWED,
+    CompilerVocabulary,
+    Matcher,
+    is_caused_by_constraint,
+)
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue
 from antiphon.telemetry.logs import describe_exception
 
@@ -251,7 +257,8 @@ class Guide:
         allowed = np.unpackbits(bits, bitorder="little", count=vocabulary.size).astype(np.bool_)
         ends = list(vocabulary.tokens.ends)
         if allowed[ends].any() and not self._matcher.is_complete:
+            self._matcher.require_within_limits()
             raise EngineError("the constraint would end where it is not complete")
         if not allowed.any():
-            raise EngineError("no token of this model can satisfy the constraint here", cause=DEAD_END)
+            raise EngineError(NO_TOKEN_ALLOWED, cause=DEAD_END)
         self._allowed = allowed

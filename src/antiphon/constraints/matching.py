@@ -57,6 +57,14 @@ class DeadEndSearch(Struct, frozen=True):
         return can_continue
 
 
+MAX_LEXER_STATES = 130_000
+"""The most states of one text's automaton: some 0.5 KB each. A character of a counted text takes at most 13
+of them, if each byte is a token. So `schemas.MAX_COUNTED_LENGTH` characters fit, and patterns have the
+rest."""
+
+MAX_ROW_ITEMS = 4_000
+"""The most items of one row of the compiler's parser, of 16 bytes each. A published schema needs 1,100."""
+
 MAX_SHOWN = 300
 """The most characters of a compiler message in an error."""
 
@@ -68,10 +76,17 @@ LIMIT_PASSED = re.compile(
 )
 """Compiler messages about exceeded limits. They contain no text of a caller."""
 
+NO_TOKEN = "NoExtensionBias"
+"""The compiler's message if a mask would be empty."""
+
 LIMIT_CAUSE = "the constraint passed a limit: "
 DEAD_END = "the model has no token that the constraint allows"
 STOP_CAUSE = "the constraint's matcher stopped: "
 """The causes of errors while a grammar is followed. The first two are caused by the constraint."""
+
+
+NOT_FOLLOWED = "the constraint cannot be followed any further: "
+NO_TOKEN_ALLOWED = "no token of this model can satisfy the constraint here"
 
 
 class TokenTable(Struct, frozen=True):
@@ -92,11 +107,11 @@ class CompilerVocabulary:
         self.tokens = tokens
         self.size = len(tokens.pieces)
         self.limits = LLParserLimits(
-            max_items_in_row=1000,
+            max_items_in_row=MAX_ROW_ITEMS,
             initial_lexer_fuel=400_000,
-            step_lexer_fuel=100_000,
-            step_max_items=25_000,
-            max_lexer_states=20_000,
+            step_lexer_fuel=400_000,  # some 40 ms, for the first mask in a part of a text only
+            step_max_items=100_000,  # some 10 ms
+            max_lexer_states=MAX_LEXER_STATES,
             max_grammar_size=200_000,
             verbose_errors=False,
         )
@@ -158,6 +173,8 @@ class Matcher:
         """Raises EngineError if the grammar does not compile."""
         self._vocabulary = vocabulary
         self._matcher = LLMatcher(vocabulary.tokenizer, grammar.text, log_level=0, limits=vocabulary.limits)
+        # A copy shares the automaton, so it reports an error of the automaton that a later call hides.
+        self._automaton = self._matcher.deep_copy()
         places = grammar.places
         self._key_guard = None if places is None else KeyGuard(places, vocabulary.key_tables)
         self._require_no_error()
@@ -167,6 +184,7 @@ class Matcher:
         new_matcher = object.__new__(Matcher)
         new_matcher._vocabulary = self._vocabulary
         new_matcher._matcher = self._matcher.deep_copy()
+        new_matcher._automaton = self._automaton
         new_matcher._key_guard = None if self._key_guard is None else self._key_guard.copy()
         return new_matcher
 
@@ -207,15 +225,23 @@ class Matcher:
         """Whether the text may end here."""
         return bool(self._matcher.is_accepting())
 
+    def require_within_limits(self) -> None:
+        """Raises EngineError if the automaton has passed a limit, whatever the last call reported."""
+        self._automaton.compute_bitmask()
+        problem = extract_first_line(self._automaton.get_error())
+        if LIMIT_PASSED.match(problem):
+            raise EngineError(NOT_FOLLOWED + problem, cause=LIMIT_CAUSE + problem)
+
     def _require_no_error(self) -> None:
         """Raises EngineError if the compiler's matcher has reported an error."""
-        if problem := self._matcher.get_error():
-            first_line = extract_first_line(problem)
-            is_limit = LIMIT_PASSED.match(problem) is not None
-            raise EngineError(
-                f"the constraint cannot be followed any further: {first_line}",
-                cause=LIMIT_CAUSE + first_line if is_limit else STOP_CAUSE + self._get_reason(),
-            )
+        if not (problem := extract_first_line(self._matcher.get_error())):
+            return
+        if LIMIT_PASSED.match(problem):
+            raise EngineError(NOT_FOLLOWED + problem, cause=LIMIT_CAUSE + problem)
+        self.require_within_limits()
+        if problem == NO_TOKEN:
+            raise EngineError(NO_TOKEN_ALLOWED, cause=DEAD_END)
+        raise EngineError(NOT_FOLLOWED + problem, cause=STOP_CAUSE + self._get_reason())
 
     def _get_reason(self) -> str:
         """Returns why the matcher stopped, without text of the caller."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from antiphon.constraints.json_schema.lengths import walk_schemas
 from antiphon.constraints.json_schema.objects import (
     bound_properties,
     close_unevaluated,
@@ -34,7 +35,7 @@ from antiphon.constraints.json_schema.schemas import (
     ReadSchema,
     Relaxation,
     Schema,
-    SchemaPlace,
+    read_place,
     refuse_relaxed,
 )
 from antiphon.domain.values import Struct
@@ -66,8 +67,15 @@ NOT_ENFORCED = "it cannot be enforced while generating"
 MAX_OPTIONAL = 240
 """The most optional properties of one object. The compiler counts four for each of them, and allows 1,000."""
 
+MAX_OPTIONAL_TOGETHER = 960
+"""The most optional properties of all objects that can begin at one place. One row of the compiler's parser
+has four items for each (`matching.MAX_ROW_ITEMS`)."""
+
 MAX_BRANCHES = 256
 """The most alternatives of a oneOf that are examined."""
+
+MAX_COUNTED_DEPTH = 4
+"""The most levels of alternatives and references in which optional properties are counted."""
 
 MAX_EXCLUDED = 5
 """The most alternatives of a oneOf that can be rewritten so that each one excludes the others."""
@@ -142,6 +150,13 @@ class _Lowering:
         while self._queue:
             name = self._queue.pop()
             definitions[name] = self._lower_schema(self._definitions[name], _AlternativeBudget())
+        for schema in walk_schemas([root, *definitions.values()]):
+            if "anyOf" in schema and _count_optional(schema, definitions) > MAX_OPTIONAL_TOGETHER:
+                raise InvalidValue(
+                    f"the alternatives at one place of {self._field} can have at most "
+                    f"{MAX_OPTIONAL_TOGETHER} optional properties together",
+                    param=self._field,
+                )
         if isinstance(root, dict) and definitions:
             root["$defs"] = definitions
         return root
@@ -208,7 +223,7 @@ class _Lowering:
 
     def _relax(self, keyword: str, place: Json, reason: str = NOT_ENFORCED) -> None:
         """Adds a relaxation: a keyword that is not enforced."""
-        self._read.relaxations.add(keyword, _as_place(place), reason)
+        self._read.relaxations.add(keyword, read_place(place), reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
         """Raises InvalidValue if an object has more than MAX_OPTIONAL optional properties."""
@@ -285,11 +300,22 @@ def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _as_place(value: Json) -> SchemaPlace:
-    """Returns a schema's place, which the reader stored under PLACE."""
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
-        return _as_place(value[0]), value[1]
-    return None
+def _count_optional(schema: Json, definitions: Mapping[str, Json], depth: int = 0) -> int:
+    """Returns the number of optional properties of all objects that can begin where the schema applies."""
+    if not isinstance(schema, dict) or depth > MAX_COUNTED_DEPTH:
+        return 0
+    properties, required = schema.get("properties"), schema.get("required")
+    count = 0
+    if isinstance(properties, dict):
+        names = {*(required if isinstance(required, list) else [])}
+        count = sum(name not in names and each is not False for name, each in properties.items())
+    if isinstance(reference := schema.get("$ref"), str):
+        count += _count_optional(definitions.get(reference.removeprefix("#/$defs/")), definitions, depth + 1)
+    for name in ("anyOf", "allOf"):
+        branches = schema.get(name)
+        for each in branches if isinstance(branches, list) else ():
+            count += _count_optional(each, definitions, depth + 1)
+    return count
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:

@@ -9,6 +9,7 @@ the keywords that contain no schemas: bounds, lengths, patterns, formats, consta
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+from antiphon.constraints.json_schema.lengths import drop_long_counts
 from antiphon.constraints.json_schema.schemas import (
     COMPILER_FORMATS,
     FARTHEST,
@@ -95,14 +96,14 @@ class AssertionReader:
     def _read_count(
         self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
-        """Reads a length or a number of items. A maximum above MAX_COUNT becomes MAX_COUNT, and the schema
-        counts as inexact."""
+        """Reads a length or a number of items. A maximum of items above MAX_COUNT becomes MAX_COUNT, and the
+        schema counts as inexact. `lengths` checks lengths later, because they depend on other texts."""
         count = parse_count(schema[keyword])
         if count is None or (count > MAX_COUNT and keyword.startswith("min")):
             self.reject(keyword, position, f"must be an integer from 0 to {MAX_COUNT}")
         if count > MAX_COUNT:
             builder.mark_inexact()
-        builder.add(keyword, min(count, MAX_COUNT))
+        builder.add(keyword, count if keyword == "maxLength" else min(count, MAX_COUNT))
 
     def _read_bound(
         self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
@@ -286,6 +287,7 @@ class _SchemaReader:
             definitions[name] = self._read_one(target.schema, Position(place, 0, target.resource))
         if find_cycle(root, definitions) is not None:
             raise InvalidValue(f"{self._field} has a $ref that only leads to itself", param=self._field)
+        drop_long_counts([root, *definitions.values()], self._relaxations)
         return ReadSchema(root, definitions, self._relaxations)
 
     def _find_draft(self, schema: Json) -> Draft | None:

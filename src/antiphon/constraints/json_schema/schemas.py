@@ -130,7 +130,12 @@ NEXT = 1 + 1e-15
 incorrectly."""
 
 MAX_COUNT = 100_000
-"""The largest length or number of items that the compiler counts. It replaces larger maxima."""
+"""The largest number of items that the compiler counts, and the largest minimum. It replaces larger
+maxima."""
+
+MAX_COUNTED_LENGTH = 8_000
+"""The most characters that the different texts of one schema can count together. The compiler needs states
+for each of them (`matching.MAX_LEXER_STATES`)."""
 
 MAX_VALUES = 4096
 """The most items of one enum, and values in it."""
@@ -495,6 +500,13 @@ HIDDEN = frozenset({INEXACT, PLACE})
 """Keys that are not keywords of JSON Schema."""
 
 Schema = bool | dict[str, Json]
+
+
+def read_place(value: Json) -> SchemaPlace:
+    """Returns a schema's place, which the reader stored under PLACE."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        return read_place(value[0]), value[1]
+    return None
 
 
 class ReadSchema(Struct, frozen=True):
