@@ -175,3 +175,57 @@ def test_grammars_are_kept(kind: ConstraintKind):
     for source, same in (LARK if kind is KIND.LARK else GBNF).items():
         texts = sampled(kind, source, vocabulary(), 8)
         assert texts and all(re.fullmatch(same, text) for text in texts), (source, texts)
+
+
+def takes(schema: object, text: str) -> bool:
+    words = vocabulary()
+    matcher = Matcher(check_constraint(Constraint(KIND.JSON_SCHEMA, json.dumps(schema)), words), words)
+    try:
+        matcher.consume(list(text.encode()))
+    except EngineError:
+        return False
+    return matcher.is_complete
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        (".", "a\x85\xa0\ufeff", "\r\n\u2028\u2029"),
+        ("\\s", " \t\r\xa0\u1680\u2003\u2028\u202f\u3000\ufeff", "a\x85\u200b\u180e"),
+        ("\\S", "a\x85\u200b😀", " \xa0\u2029\ufeff"),
+        ("[\\s!]", "!\xa0\ufeff", "\x85a"),
+        ("[^\\s!]", "a\x85", "!\xa0\ufeff"),
+        ("[\\S ]", "a \x85😀", "\xa0\ufeff"),
+        ("[^\\S ]", "\xa0\ufeff", "a "),
+        ("[\\s\\S]", "a\x85\xa0\u2028\ufeff😀", ""),
+        ("[.]", ".", "a"),
+        ("\\.", ".", "a"),
+    ],
+)
+def test_classes_are_those_of_ecma_262(pattern: str, matching: str, other: str):
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    for char in matching:
+        assert takes(schema, json.dumps(char, ensure_ascii=char < " ")), char
+    for char in other:
+        assert not takes(schema, json.dumps(char, ensure_ascii=char < " ")), char
+
+
+@pytest.mark.parametrize(
+    ("schema", "inside", "bound"),
+    [
+        ({"exclusiveMaximum": 1}, "0.9", "0.99999999999999999"),
+        ({"minimum": 0.5, "exclusiveMaximum": 1}, "0.9999999999", "0.99999999999999999999999"),
+        ({"exclusiveMaximum": 2.5}, "2.49999999", "2.49999999999999999999"),
+        ({"exclusiveMinimum": 2.5}, "2.500001", "2.50000000000000000001"),
+        ({"exclusiveMinimum": -1}, "-0.999999", "-0.99999999999999999999"),
+        ({"exclusiveMaximum": -1}, "-1.000001", "-1.00000000000000000001"),
+        ({"exclusiveMaximum": 1000000}, "999999.9999", "999999.99999999999999999"),
+        ({"not": {"type": "number", "minimum": 3}}, "2.9999", "2.99999999999999999999"),
+    ],
+)
+def test_no_number_is_an_exclusive_bound_once_it_is_parsed(
+    schema: dict[str, object], inside: str, bound: str
+):
+    number = {"type": "number"} | schema
+    assert takes(number, inside) and accepts(number, inside)
+    assert not takes(number, bound) and not accepts(number, bound)

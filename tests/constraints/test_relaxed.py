@@ -163,3 +163,61 @@ def test_a_bound_that_the_compiler_cannot_count_is_named(keyword):
     assert isinstance(made, dict) and len(made) == 2 and names == ()
     with pytest.raises(UnsupportedParameter, match=keyword):
         make_compilable(json.dumps({"type": "number", keyword: far}), "f")
+
+
+CLOSED = {"type": "object", "additionalProperties": False}
+NODE = {
+    "type": "object",
+    "properties": {"next": {"$ref": "#/$defs/node", "required": ["next"], "type": "object"}},
+}
+UNION = {
+    "type": "object",
+    "properties": {"next": {"type": "object", "anyOf": [{"$ref": "#"}, {"maxProperties": 0}]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        (CLOSED | {"patternProperties": {"(?=a)": True}}, {"patternProperties", "additionalProperties"}),
+        (
+            CLOSED | {"patternProperties": {"a": True, "b": True}},
+            {"patternProperties", "additionalProperties"},
+        ),
+        ({"patternProperties": {"(?=a)": True}, "unevaluatedProperties": False}, None),
+        ({"allOf": [{"patternProperties": {"(?=a)": True}}], "unevaluatedProperties": False}, None),
+        ({"patternProperties": {"(?=a)": True}}, {"patternProperties"}),
+        ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, {"required", "type"}),
+        (UNION, {"type"}),
+        (
+            {
+                "allOf": [
+                    {"patternProperties": {"^.{1,2}$": {"type": "integer"}}},
+                    {"patternProperties": {"a": True}},
+                ]
+            },
+            {"patternProperties"},
+        ),
+        (
+            {"allOf": [CLOSED | {"patternProperties": {"a$": True}}, {"patternProperties": {"a": True}}]},
+            {"patternProperties", "additionalProperties"},
+        ),
+        ({"type": "string", "pattern": "a^b"}, {"pattern"}),
+        ({"type": "string", "pattern": "^(?:(?:a|b)($|/))*$"}, {"pattern"}),
+        ({"type": "string", "pattern": "^(?:a|b)(/|$)"}, set()),
+        ({"type": "string", "pattern": "(^a$)|(^b$)|^[$^]"}, set()),
+    ],
+)
+def test_what_the_compiler_cannot_combine_is_named(schema, names):
+    made, found = relax_schema(schema, "f")
+    assert {*found} == ({"patternProperties", "unevaluatedProperties"} if names is None else names)
+    assert relax_schema(made, "f") == (made, ())
+    assert sampled(ConstraintKind.JSON_SCHEMA, json.dumps(made), vocabulary(), 1)
+
+
+def test_a_long_chain_of_references_is_taken():
+    links = {
+        f"d{number}": {"properties": {"next": {"$ref": f"#/$defs/d{number + 1}"}}} for number in range(400)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": links | {"d400": {"type": "null"}}}
+    assert relax_schema(schema, "f")[1] == ()

@@ -110,3 +110,26 @@ def test_wide_alternatives_are_followed(cantor: Target):
     asked = {"response_format": build_format({"anyOf": alternatives}), "max_tokens": 40}
     reply = ask(cantor, CHAT, HELLO | asked)
     assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        (
+            {"type": "object", "patternProperties": {"(?=a)": {}}, "additionalProperties": False},
+            ("patternProperties", "additionalProperties"),
+        ),
+        ({"type": "object", "properties": {"a": {"$ref": "#", "type": "object"}}}, ("type",)),
+        (
+            {"allOf": [{"type": "object", "patternProperties": {each: {}}} for each in ("a", "b")]},
+            ("patternProperties",),
+        ),
+        ({"type": "string", "pattern": "^(?:a($|/))*$"}, ("pattern",)),
+    ],
+)
+def test_what_the_compiler_cannot_combine_is_named(
+    cantor: Target, schema: dict[str, Any], names: tuple[str, ...]
+):
+    reply = ask(cantor, CHAT, HELLO | {"response_format": build_format(schema)})
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["x-antiphon-relaxed"] == ", ".join(f"{FIELD}: {name}" for name in names)

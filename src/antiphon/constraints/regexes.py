@@ -6,6 +6,7 @@ word boundaries, flags and set operations.
 """
 
 import re
+from dataclasses import dataclass
 
 from antiphon.errors import InvalidValue
 
@@ -98,6 +99,98 @@ def _build_refusal(pattern: str, index: int, reason: str, field: str) -> Invalid
     """Returns the error for a refused part of a pattern."""
     excerpt = pattern[index : index + 12]
     return InvalidValue(f"the regular expression at character {index}, {excerpt!r}: {reason}", param=field)
+
+
+WHITE = r"\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+NOT_WHITE = (
+    r"\x00-\x08\x0e-\x1f!-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
+    r"\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff"
+)
+MEMBERS = {r"\s": WHITE, r"\S": NOT_WHITE}
+"""The members of ECMA-262's `\\s` and `\\S`, in a class."""
+
+ECMA_PARTS = {".": r"[^\n\r\u2028\u2029]", r"\s": f"[{WHITE}]", r"\S": f"[^{WHITE}]"}
+"""Parts outside classes that mean something else in ECMA-262 than for the compiler."""
+
+ECMA_PART = re.compile(r"\\.|\[(?:\\.|[^\\\]])*\]|\.", re.DOTALL)
+"""An escape outside a class, a class, or a dot."""
+
+
+def spell_classes(pattern: str) -> str:
+    """Writes out the classes that the compiler reads differently from ECMA-262, which JSON Schema's patterns
+    follow: `.` excludes all line ends, and `\\s` is all white space."""
+
+    def spell(match: re.Match[str]) -> str:
+        part = match[0]
+        if not part.startswith("["):
+            return ECMA_PARTS.get(part, part)
+        if "\\s" in part and "\\S" in part:
+            return part  # any character, or none
+        return re.sub(r"\\.", lambda each: MEMBERS.get(each[0], each[0]), part, flags=re.DOTALL)
+
+    return ECMA_PART.sub(spell, pattern)
+
+
+ANCHORED_PART = re.compile(
+    r"(?P<open>\((?:\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>))?)|(?P<close>\))|(?P<branch>\|)|(?P<start>\^)|(?P<end>\$)"
+    r"|(?P<repetition>[*+?]|\{\d+(?:,\d*)?\})|(?:\\.|\[(?:\\.|[^\\\]])*\]|.)",
+    re.DOTALL,
+)
+"""A part of a pattern: the beginning or end of a group, the end of a branch, an anchor, a repetition, or one
+character or class."""
+
+
+@dataclass
+class _Branch:
+    """A branch of a group while it is read."""
+
+    is_first: bool
+    """Whether no character can come before the group."""
+    is_empty: bool = True
+    """Whether the branch has no character yet."""
+    has_end: bool = False
+    """Whether an earlier part of the group needs the end of the text right behind it."""
+    has_anchor: bool = False
+    """Whether the group has any anchor."""
+
+
+def has_inner_anchor(pattern: str) -> bool:
+    """Whether a part comes before a `^` or behind a `$`, or a group with an anchor is repeated. The compiler
+    does not support such a pattern."""
+    branches = [_Branch(is_first=True)]
+    needs_end = [False]
+    """For each open group: whether a branch that is read ends with `$`."""
+    closed: _Branch | None = None
+    """The group that the last part closed."""
+    for part in ANCHORED_PART.finditer(pattern):
+        branch, last_closed, closed = branches[-1], closed, None
+        if part["start"]:
+            if not (branch.is_first and branch.is_empty):
+                return True
+            branch.has_anchor = True
+        elif part["end"]:
+            branch.has_end = branch.has_anchor = True
+        elif part["branch"]:
+            needs_end[-1] |= branch.has_end
+            branch.is_empty, branch.has_end = True, False
+        elif part["close"] and len(branches) > 1:
+            closed = branches.pop()
+            outer = branches[-1]
+            outer.has_anchor |= closed.has_anchor
+            outer.has_end |= needs_end.pop() or closed.has_end
+            outer.is_empty = False
+        elif part["repetition"]:
+            if last_closed is not None and last_closed.has_anchor:
+                return True
+        else:
+            if branch.has_end:
+                return True
+            if part["open"]:
+                branches.append(_Branch(branch.is_first and branch.is_empty))
+                needs_end.append(False)
+            else:
+                branch.is_empty = False
+    return False
 
 
 CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)

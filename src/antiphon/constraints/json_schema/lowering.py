@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from antiphon.constraints.json_schema.intersections import (
+    drop_beside_cycles,
+    drop_overlapping_patterns,
+)
 from antiphon.constraints.json_schema.lengths import walk_schemas
 from antiphon.constraints.json_schema.objects import (
     bound_properties,
@@ -26,9 +30,12 @@ from antiphon.constraints.json_schema.schema_logic import (
     negate,
 )
 from antiphon.constraints.json_schema.schemas import (
+    EXACT,
     HIDDEN,
     NEXT,
+    OPENED,
     PLACE,
+    PREFIX,
     SMALLEST,
     Budget,
     Json,
@@ -46,6 +53,12 @@ EXCLUSIVE_BOUNDS = (
     ("exclusiveMaximum", "maximum", -1),
 )
 """The keyword of each exclusive bound, that of the inclusive bound, and the direction of allowed numbers."""
+
+MAX_DECIMALS = 10
+"""The most digits behind the point that the compiler can limit with `multipleOf`."""
+
+DOUBLE_DIGITS = 15
+"""The digits that a double always distinguishes."""
 
 SINGLE_KEYWORDS = frozenset({"items", "additionalProperties"})
 LIST_KEYWORDS = frozenset({"anyOf", "allOf", "prefixItems"})
@@ -121,6 +134,10 @@ class _Lowering:
         self._budget = Budget()
         self._disjointness = Disjointness(read.definitions, self._budget)
         self._written_count = 0
+        self._can_limit_digits = not any(
+            "multipleOf" in schema for schema in walk_schemas([read.root, *read.definitions.values()])
+        )
+        """Whether `multipleOf` is free. The compiler miscalculates common multiples with many digits."""
         self._queue: list[str] = []
         self._queued_names: set[str] = set()
         self._writers: dict[str, Callable[[Mapping[str, Json]], list[Schema] | None]] = {
@@ -150,8 +167,13 @@ class _Lowering:
         while self._queue:
             name = self._queue.pop()
             definitions[name] = self._lower_schema(self._definitions[name], _AlternativeBudget())
+        drop_overlapping_patterns(root, definitions, self._relax_anywhere, self._budget)
+        drop_beside_cycles(root, definitions, self._relax_anywhere, self._budget)
         for schema in walk_schemas([root, *definitions.values()]):
-            if "anyOf" in schema and _count_optional(schema, definitions) > MAX_OPTIONAL_TOGETHER:
+            if (
+                "anyOf" in schema
+                and _count_optional(schema, definitions, self._budget) > MAX_OPTIONAL_TOGETHER
+            ):
                 raise InvalidValue(
                     f"the alternatives at one place of {self._field} can have at most "
                     f"{MAX_OPTIONAL_TOGETHER} optional properties together",
@@ -212,9 +234,12 @@ class _Lowering:
                 self._relax(name, place)
             else:
                 additions += written
+        is_closed = remaining.get("additionalProperties", True) is not True
         if not write_patterns(remaining):
             self._relax("patternProperties", place, "a name may match two of its patterns")
-        _include_bounds(remaining)
+            if is_closed:
+                self._relax("additionalProperties", place, OPENED)
+        _include_bounds(remaining, self._can_limit_digits)
         more_additions, unenforced = bound_properties(remaining)
         for name in unenforced:
             self._relax(name, place)
@@ -224,6 +249,10 @@ class _Lowering:
     def _relax(self, keyword: str, place: Json, reason: str = NOT_ENFORCED) -> None:
         """Adds a relaxation: a keyword that is not enforced."""
         self._read.relaxations.add(keyword, read_place(place), reason)
+
+    def _relax_anywhere(self, keyword: str, reason: str) -> None:
+        """Adds a relaxation whose place is no longer known."""
+        self._relax(keyword, None, reason)
 
     def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
         """Raises InvalidValue if an object has more than MAX_OPTIONAL optional properties."""
@@ -300,9 +329,9 @@ def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _count_optional(schema: Json, definitions: Mapping[str, Json], depth: int = 0) -> int:
+def _count_optional(schema: Json, definitions: Mapping[str, Json], budget: Budget, depth: int = 0) -> int:
     """Returns the number of optional properties of all objects that can begin where the schema applies."""
-    if not isinstance(schema, dict) or depth > MAX_COUNTED_DEPTH:
+    if not isinstance(schema, dict) or depth > MAX_COUNTED_DEPTH or not budget.spend(1):
         return 0
     properties, required = schema.get("properties"), schema.get("required")
     count = 0
@@ -310,11 +339,13 @@ def _count_optional(schema: Json, definitions: Mapping[str, Json], depth: int = 
         names = {*(required if isinstance(required, list) else [])}
         count = sum(name not in names and each is not False for name, each in properties.items())
     if isinstance(reference := schema.get("$ref"), str):
-        count += _count_optional(definitions.get(reference.removeprefix("#/$defs/")), definitions, depth + 1)
+        count += _count_optional(
+            definitions.get(reference.removeprefix(PREFIX)), definitions, budget, depth + 1
+        )
     for name in ("anyOf", "allOf"):
         branches = schema.get(name)
         for each in branches if isinstance(branches, list) else ():
-            count += _count_optional(each, definitions, depth + 1)
+            count += _count_optional(each, definitions, budget, depth + 1)
     return count
 
 
@@ -340,21 +371,31 @@ def _count_alternatives(schemas: list[Schema]) -> int:
     return count
 
 
-def _include_bounds(schema: dict[str, Json]) -> None:
-    """Replaces an exclusive bound on the side of 0, if it is an integer, by an inclusive bound next to it.
-    Changes the schema.
+def _include_bounds(schema: dict[str, Json], can_limit_digits: bool) -> None:
+    """Changes exclusive bounds so that no text reaches them once it is parsed, as 0.99999999999999999 reaches
+    1. Changes the schema.
 
-    The compiler allows such a bound itself if the other bound is less than 1 away, as 1 between 1 and 1.5.
+    An exclusive bound on the side of 0 becomes an inclusive bound next to it. (The compiler also allows such
+    a bound itself if the other bound is less than 1 away.) For the compiler, an inclusive bound on the other
+    side excludes its own first digits, as 0.9 with 0.99. So there, numbers get fewer digits instead.
     """
     if schema.get("type") == "integer":  # the compiler counts integers correctly
         return
     for keyword, inclusive, direction in EXCLUSIVE_BOUNDS:
         bound, other_bound = schema.get(keyword), schema.get(inclusive)
-        if isinstance(bound, int | float) and bound == bound // 1 and bound * direction >= 0:
-            del schema[keyword]
-            next_bound = bound * NEXT if bound else SMALLEST * direction
-            if not isinstance(other_bound, int | float) or (other_bound - next_bound) * direction < 0:
-                schema[inclusive] = next_bound
+        if not isinstance(bound, int | float):
+            continue
+        if bound * direction < 0 and abs(bound) <= EXACT:
+            if can_limit_digits:
+                digits = min(MAX_DECIMALS, DOUBLE_DIGITS - len(str(int(abs(bound)))))
+                other_step = schema.get("multipleOf")
+                step = 10.0**-digits
+                schema["multipleOf"] = max(step, other_step) if isinstance(other_step, float) else step
+            continue
+        next_bound = bound * NEXT if bound * direction > 0 else bound / NEXT or SMALLEST * direction
+        del schema[keyword]
+        if not isinstance(other_bound, int | float) or (other_bound - next_bound) * direction < 0:
+            schema[inclusive] = next_bound
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:

@@ -167,6 +167,8 @@ def close_unevaluated(
     if evaluated is None:
         return None
     names, patterns = evaluated
+    if "" in patterns:  # a pattern that cannot be enforced evaluates all names
+        return None
     closed: dict[str, Json] = {"properties": names, "additionalProperties": value}
     if patterns:
         closed["patternProperties"] = patterns

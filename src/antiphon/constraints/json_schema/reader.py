@@ -16,6 +16,7 @@ from antiphon.constraints.json_schema.schemas import (
     LARGEST,
     MAX_COUNT,
     MAX_VALUES,
+    OPENED,
     OWN_FORMATS,
     PLACE,
     TYPES,
@@ -42,7 +43,7 @@ from antiphon.constraints.json_schema.schemas import (
     round_inward,
     walk_values,
 )
-from antiphon.constraints.regexes import make_quotable, require_portable
+from antiphon.constraints.regexes import has_inner_anchor, make_quotable, require_portable, spell_classes
 from antiphon.errors import InvalidValue
 
 COUNTS = tuple(
@@ -78,7 +79,9 @@ class AssertionReader:
         None."""
         try:
             require_portable(pattern, self._field)
-            return make_quotable(pattern, self._field)
+            if has_inner_anchor(pattern):
+                raise InvalidValue("it has an anchor inside, or repeats one", param=self._field)
+            return make_quotable(spell_classes(pattern), self._field)
         except InvalidValue as problem:
             self._relaxations.add(keyword, position.place, f"it is not supported: {problem.message}")
             return None
@@ -423,7 +426,7 @@ class _SchemaReader:
         self, keyword: str, schema: Mapping[str, Json], position: Position, builder: SchemaBuilder
     ) -> None:
         """Reads patterns of property names. If a pattern cannot be enforced, all undeclared names become
-        allowed."""
+        allowed, so the keywords that close the object become relaxations too."""
         patterns: dict[str, Json] = {}
         for pattern, each in self._read_map(
             "patternProperties", schema["patternProperties"], position
@@ -432,6 +435,9 @@ class _SchemaReader:
             if compilable is None:
                 builder.mark_inexact()
                 patterns = {"": True}
+                for closing in ("additionalProperties", "unevaluatedProperties"):
+                    if schema.get(closing, True) is not True and has_keyword(self._draft, closing):
+                        self._relaxations.add(closing, position.place, OPENED)
                 break
             patterns[compilable] = {"allOf": [patterns[compilable], each]} if compilable in patterns else each
         if patterns:

@@ -489,6 +489,9 @@ def reject_value(keyword: str, place: SchemaPlace, field: str, problem: str) -> 
     raise InvalidValue(f"{keyword} at {format_place(place)} of {field} {problem}", param=field)
 
 
+OPENED = "the patternProperties beside it are not enforced"
+"""The reason why a keyword that closes an object is not enforced."""
+
 INEXACT = "$inexact"
 """The key that marks a schema that accepts more or fewer values than its source. No proof uses such a
 schema."""
