@@ -107,17 +107,17 @@ def test_many_optional_properties_of_two_alternatives_are_followed():
         relax_schema({"type": "object", "properties": {"deep": build_alternatives("abcde")}}, "f")
 
 
-def test_a_limit_that_ends_a_token_is_the_constraints_fault():
+@pytest.mark.parametrize("limit", range(70, 80))
+def test_a_limit_that_is_passed_inside_a_token_is_the_constraints_fault(limit: int):
     """The matcher then says that the grammar does not allow the token."""
     words = CompilerVocabulary(TOKENS)
-    words.limits = LLParserLimits(max_lexer_states=300)
-    grammar = check_constraint(
-        Constraint(ConstraintKind.JSON_SCHEMA, '{"type": "string", "maxLength": 4000}'), WORDS
-    )
-    matcher = Matcher(grammar, words)
+    words.limits = LLParserLimits(max_lexer_states=limit)
+    source = '{"type": "string", "maxLength": 400}'
+    matcher = Matcher(build_grammar(Constraint(ConstraintKind.JSON_SCHEMA, source)), words)
     matcher.compute_mask()
     with pytest.raises(EngineError, match="too many states") as raised:
-        matcher.consume(list(b'"' + b"abcdefgh" * 400))
+        for token in words.spell('"' + "hello" * 80):
+            matcher.consume([token])
     assert is_caused_by_constraint(raised.value)
 
 
