@@ -116,8 +116,7 @@ def test_a_limit_that_is_passed_inside_a_token_is_the_constraints_fault(limit: i
     matcher = Matcher(build_grammar(Constraint(ConstraintKind.JSON_SCHEMA, source)), words)
     matcher.compute_mask()
     with pytest.raises(EngineError, match="too many states") as raised:
-        for token in words.spell('"' + "hello" * 80):
-            matcher.consume([token])
+        matcher.consume(words.spell('"' + "hello" * 80))
     assert is_caused_by_constraint(raised.value)
 
 

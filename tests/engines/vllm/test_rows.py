@@ -144,4 +144,4 @@ def test_a_constraint_that_cannot_go_on_fails_its_row(guides):
     output = batch.add(0, "a", Sampling(temperature=0), grammar=Grammar('start: "f!"'))
     for row in LOGITS[:4]:
         output.append(batch.step(0, row))
-    assert "cannot be followed any further" in batch.errors["a"].message
+    assert "no token of this model can satisfy" in batch.errors["a"].message
