@@ -18,9 +18,11 @@ from antiphon.store.backup import (
     copy_database,
     copy_file,
     read_manifest,
+    remove_old_backups,
     restore_backup,
     write_backup,
 )
+from antiphon.store.base import LAST_BACKUP
 from tests.support.waiting import wait_until
 
 
@@ -178,6 +180,45 @@ def test_a_folder_that_cannot_be_created_is_told(sources: BackupSources, tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(StoreRefused, match="backup cannot be created: Not a directory"):
         write_backup(sources, tmp_path / "file" / "backup")
+
+
+def test_old_backups_are_removed_and_nothing_else(sources: BackupSources, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    for number in range(4):
+        write_backup(sources, folder / str(number))
+        manifest = folder / str(number) / "manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"made": 100 - number}))
+    (folder / "notes").mkdir()
+    (folder / "notes" / "manifest.json").write_text('{"made": 1}')  # of another program
+    (folder / "half").mkdir()
+    assert remove_old_backups(folder, 2) == [folder / "3", folder / "2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["0", "1", "half", "notes"]
+    assert remove_old_backups(folder, 2) == []
+
+
+def test_a_dump_is_part_of_the_backup_and_not_restored(sources: BackupSources, tmp_path: Path) -> None:
+    def dump(target: Path) -> None:
+        assert (target.parent / "spool" / "one").exists(), "what is drained meanwhile is in both"
+        target.write_text("rows")
+
+    served = replace(sources, database=None, dump=dump)
+    manifest = write_backup(served, tmp_path / "backup")
+    assert "antiphon.dump" in read_manifest(tmp_path / "backup").files
+    other = move(served, tmp_path / "other")
+    restore_backup(tmp_path / "backup", manifest, other)
+    assert not list(other.home.rglob("*.dump"))
+
+
+def test_a_backup_without_its_dump_is_not_the_latest(sources: BackupSources, tmp_path: Path) -> None:
+    def fail(_target: Path) -> None:
+        raise StoreRefused("pg_dump failed: no space")
+
+    with pytest.raises(StoreRefused, match="no space"):
+        write_backup(replace(sources, database=None, dump=fail), tmp_path / "backup")
+    assert not (tmp_path / "backup" / "manifest.json").exists()
+    assert not (sources.home / LAST_BACKUP).exists()
+    write_backup(sources, tmp_path / "second")
+    assert (sources.home / LAST_BACKUP).exists()
 
 
 def test_nothing_is_overwritten(sources: BackupSources, tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Backups of a server's own files. The server can run during a backup. A restore overwrites nothing.
 
     <backup>/manifest.json       format, version, revision of the database, digest of each file
-    <backup>/database.db         SQLite's database; a PostgreSQL database is not copied
+    <backup>/database.db         SQLite's database
+    <backup>/antiphon.dump       PostgreSQL's database, as pg_dump writes it; only if it was asked for
     <backup>/<name>/...          the files of each directory: home, spool, knowledge, adapters
 
 SQLite's backup function copies each database, so a copy is consistent. The spool is copied before the
 database. So a ledger entry that the server moves from the spool to the database during the backup is in both
 copies, and is not lost. After a restore, the database adds it only once. The manifest is written last, so an
-interrupted backup has none.
+interrupted backup has none. Then the file LAST_BACKUP in the home directory gets the current time.
 """
 
 import json
@@ -15,7 +16,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from hashlib import file_digest
 from pathlib import Path
@@ -26,10 +27,12 @@ import antiphon
 from antiphon.domain.values import Struct, asdict
 from antiphon.errors import StoreRefused
 from antiphon.regular_files import open_regular
+from antiphon.store.base import LAST_BACKUP
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 DATABASE = "database.db"
+DUMP = "antiphon.dump"
 SPOOL = "spool"
 SQLITE_HEAD = b"SQLite format 3\0"
 LOCK_SUFFIX = ".lock"
@@ -54,6 +57,8 @@ class BackupSources(Struct, frozen=True):
     home: Path
     directories: Mapping[str, Path]
     """Maps names in the backup to the other directories: spool, knowledge and adapters."""
+    dump: Callable[[Path], None] | None = None
+    """Writes a dump of PostgreSQL's database to a new file, and raises StoreRefused. None: no dump."""
 
 
 class ManifestHead(Struct, frozen=True):
@@ -74,6 +79,13 @@ class Manifest(Struct, frozen=True):
     """Maps each file's path in the backup to its SHA-256."""
 
 
+class DatedManifest(Manifest, frozen=True):
+    """A manifest with its time."""
+
+    made: int
+    """When the backup was complete, in Unix seconds."""
+
+
 def write_backup(sources: BackupSources, folder: Path) -> Manifest:
     """Copies the files of a server into a new folder that only its owner can read. Raises StoreRefused."""
     try:
@@ -89,6 +101,8 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
         has_database = sources.database is not None and sources.database.exists()
         if sources.database is not None and has_database:
             copy_database(sources.database, folder / DATABASE)
+        if sources.dump is not None:
+            sources.dump(folder / DUMP)
         for name in sorted(HOME_FILES):
             if (sources.home / name).is_file():
                 copy_file(sources.home / name, folder / "home" / name)
@@ -97,7 +111,27 @@ def write_backup(sources: BackupSources, folder: Path) -> Manifest:
         _write_manifest(folder, manifest)
     except (OSError, sqlite3.Error) as problem:
         raise StoreRefused(f"{folder} is incomplete, remove it: {problem}") from None
+    mark = sources.home / LAST_BACKUP
+    with suppress(OSError):  # a backup does not fail because its age is not shown
+        mark.unlink(missing_ok=True)  # another user can have made it
+        mark.touch(0o644)
     return manifest
+
+
+def remove_old_backups(folder: Path, kept: int) -> list[Path]:
+    """Removes the oldest complete backups in a folder, so that `kept` are left. Leaves everything else there.
+    Returns the removed folders. Raises StoreRefused."""
+    times: dict[Path, int] = {}
+    for path in folder.glob(f"*/{MANIFEST}"):
+        with suppress(OSError, ValueError, RecursionError, msgspec.DecodeError), open_regular(path) as file:
+            times[path.parent] = msgspec.json.decode(file.read(), type=DatedManifest).made
+    old = sorted(times, key=lambda path: (times[path], path.name))[: -kept or None]
+    for path in old:
+        try:
+            shutil.rmtree(path)
+        except OSError as problem:
+            raise StoreRefused(f"the old backup {path} cannot be removed: {problem.strerror}") from None
+    return old
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -124,7 +158,7 @@ def restore_backup(folder: Path, manifest: Manifest, targets: BackupSources) -> 
     """Copies every file to its target. Only the owner can read them, whatever their modes in the backup.
     Adapters are no secrets and can stay readable. Raises StoreRefused if a target exists, before anything is
     copied, or if a file cannot be written."""
-    targets_by_name = {name: _find_target(name, targets) for name in manifest.files}
+    targets_by_name = {name: _find_target(name, targets) for name in manifest.files if name != DUMP}
     if existing := sorted(str(target) for target in targets_by_name.values() if target.exists()):
         raise StoreRefused(f"nothing was restored: {existing[0]} exists already; move it elsewhere")
     try:

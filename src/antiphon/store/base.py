@@ -51,6 +51,9 @@ class ChangeAuthor(Struct, frozen=True):
     """The revision of the directory against which the change was checked. None: any revision."""
 
 
+LAST_BACKUP = "last-backup"
+"""The empty file in the home directory whose time is that of the latest complete backup."""
+
 AUDIT_BEFORE, AUDIT_ABOUT = "before", "about"
 """Two fields of an audit entry's `detail`. `before` has the earlier values of the changed fields. `about` has
 the fields that identify the changed object."""

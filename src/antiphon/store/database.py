@@ -7,9 +7,11 @@ database whose revision is not the newest. HTTP processes do not compare the sch
 """
 
 import logging
+import os
 import re
 import shutil
 import sqlite3
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -117,6 +119,8 @@ class Database:
         """Device and inode of SQLite's file when it was first opened."""
         self._creates_file = show_details
         """Whether `require_file` creates a missing file of SQLite. HTTP processes never create it."""
+        self.failure_count = 0
+        """Calls that failed because the database did not answer or its file was gone."""
         self._is_missing = False
         """Whether the log already reports that the file is missing."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
@@ -227,6 +231,7 @@ class Database:
             if not self._is_missing:
                 record("store_moved", logging.ERROR, database=self.display_url)
             self._is_missing = True
+            self.failure_count += 1
             raise StoreUnavailable(
                 "the file of the database was removed or replaced while it was in use; put it back, or start "
                 f"the server again: {NOT_CHANGED}"
@@ -252,6 +257,22 @@ class Database:
             driver_connection.backup(copy)
         shutil.copymode(source, target)
         return target
+
+    def dump(self, target: Path) -> None:
+        """Has pg_dump write PostgreSQL's database to a new file. Raises StoreRefused."""
+        # Everybody on this machine can read a program's arguments, so the password goes by the environment.
+        password = self._url.password or self._url.query.get("password")
+        address = self._url.set(drivername="postgresql", password=None).difference_update_query(["password"])
+        environment = {**os.environ, "PGPASSWORD": str(password)} if password else dict(os.environ)
+        command = ["pg_dump", "--format=custom", f"--file={target}", "--no-password"]
+        command += ["--dbname", address.render_as_string(hide_password=False)]
+        target.touch(mode=0o600, exist_ok=False)
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise StoreRefused("pg_dump is missing: install PostgreSQL's client programs") from None
+        if done.returncode:
+            raise StoreRefused(f"pg_dump failed: {done.stderr.strip() or done.returncode}")
 
     @contextmanager
     def reading(self, timeout_s: float | None = None) -> Iterator[Connection]:
@@ -323,6 +344,7 @@ class Database:
         except (sa.exc.SQLAlchemyError, self._driver_error) as problem:
             driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
             reason = str(driver or type(problem).__name__).strip().split("\n")[0]
+            self.failure_count += 1
             if self._show_details:
                 raise StoreUnavailable(f"the database {self.display_url} failed: {reason}") from None
             record("store_failed", logging.ERROR, database=self.display_url, problem=reason)

@@ -54,19 +54,30 @@ def upgrade(
 def backup(
     folder: Annotated[Path, typer.Argument(help="The folder to create.")],
     config: console.Config = None,
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Also dump a PostgreSQL database, with pg_dump.")
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Afterwards remove the oldest backups beside it, and keep this many.", min=1),
+    ] = None,
 ) -> None:
     """Copy the server's files, also while the server runs.
 
     The files are the SQLite database, the spool, the pepper, the operator's key, the knowledge tables and
     the adapters.
-    Keep the copy secret. It does not contain a PostgreSQL database: use pg_dump."""
+    Keep the copy secret. It contains a PostgreSQL database only with --dump."""
     with _open_database(config) as database:
-        from antiphon.store.backup import write_backup
+        from antiphon.store.backup import remove_old_backups, write_backup
 
-        manifest = write_backup(_find_backup_sources(config, database), folder)
+        sources = _find_backup_sources(config, database, dump)
+        manifest = write_backup(sources, folder)
         print(f"copied {len(manifest.files)} files to {folder}")
-        if database.file is None:
-            note(f"{database.display_url} is not in the backup: copy it with pg_dump, see docs/backup.md")
+        if database.file is None and not dump:
+            note(f"{database.display_url} is not in the backup: --dump adds it, see docs/backup.md")
+        if keep is not None:
+            for removed in remove_old_backups(folder.absolute().parent, keep):
+                print(f"removed the old backup {removed}")
 
 
 @app.command()
@@ -80,7 +91,7 @@ def restore(
     because the files go where it looks for them. Keys that were revoked after the backup are valid again.
     """
     with report_errors():
-        from antiphon.store.backup import read_manifest, restore_backup
+        from antiphon.store.backup import DUMP, read_manifest, restore_backup
         from antiphon.store.database import knows_revision
 
         manifest = read_manifest(folder)
@@ -96,7 +107,9 @@ def restore(
             )
         restore_backup(folder, manifest, _find_backup_sources(config, database))
         print(f"{len(manifest.files)} files were restored")
-        if not manifest.has_database:
+        if DUMP in manifest.files:
+            note(f"restore the database with pg_restore from {folder / DUMP}, see docs/backup.md")
+        elif not manifest.has_database:
             note("the backup contains no database: restore PostgreSQL with pg_restore, see docs/backup.md")
         if (database.file is None or database.file.exists()) and not _print_status(database):
             note("antiphon store upgrade upgrades the database")
@@ -145,8 +158,9 @@ def _find_settings_file(config: Path | None, folder: Path, manifest: "Manifest")
     return folder / name if needs_backup_file and name in manifest.files else config
 
 
-def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSources":
-    """Returns the paths of the server's files, and the revision of the database's schema."""
+def _find_backup_sources(config: Path | None, database: "Database", dump: bool = False) -> "BackupSources":
+    """Returns the paths of the server's files, and the revision of the database's schema. `dump`: whether the
+    backup gets a dump of a PostgreSQL database."""
     from antiphon.cli.bootstrap import find_spool
     from antiphon.cli.commands.serve import resolve_knowledge_directory
     from antiphon.cli.serve_options import ServeOptions, find_home
@@ -163,7 +177,8 @@ def _find_backup_sources(config: Path | None, database: "Database") -> "BackupSo
     }
     file = database.file
     revision = database.read_schema_state().found_revision if file is None or file.exists() else None
-    return BackupSources(file, revision, home, folders)
+    has_dump = dump and file is None
+    return BackupSources(file, revision, home, folders, database.dump if has_dump else None)
 
 
 @contextmanager
