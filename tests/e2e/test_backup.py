@@ -28,25 +28,30 @@ def set_up(home: Path, store: str | None) -> dict[str, str]:
     return env | ({"ANTIPHON_STORE": store} if store else {})
 
 
-def copy_home(home: Path, other: Path, stores: tuple[str | None, str | None]) -> None:
-    """Backs a home up and restores it to another place."""
-    backup = home.parent / "backup"
-    for place, store, command in ((home, stores[0], "backup"), (other, stores[1], "restore")):
-        done = run(place, command, str(backup), **({"ANTIPHON_STORE": store} if store else {}))
-        assert done.returncode == 0, done.stderr
-        assert ("pg_" in done.stderr) == (store is not None)
+def back_up(home: Path, backup: Path, store: str | None) -> None:
+    done = run(home, "backup", "--dump", str(backup), **({"ANTIPHON_STORE": store} if store else {}))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (backup / "antiphon.dump").exists() == (store is not None)
 
 
-def copy_database(cluster: Cluster, store: str) -> str:
-    """Copies a database of PostgreSQL as the page says. Returns the address of the copy."""
-    other, dump = cluster.database(), cluster.folder / "antiphon.dump"
-    commands: list[list[str | Path]] = [
-        [cluster.programs / "pg_dump", "--format=custom", f"--file={dump}", store],
-        [cluster.programs / "pg_restore", "--exit-on-error", "--no-owner", f"--dbname={other}", dump],
-    ]
-    for command in commands:
-        subprocess.run(command, check=True)
+def restore(other: Path, backup: Path, store: str | None) -> None:
+    done = run(other, "restore", str(backup), **({"ANTIPHON_STORE": store} if store else {}))
+    assert done.returncode == 0, done.stderr
+    assert (f"pg_restore from {backup}/antiphon.dump" in done.stderr) == (store is not None)
+
+
+def fill_database(cluster: Cluster, backup: Path) -> str:
+    """Fills a new database with the dump of a backup, as the page says. Returns its address."""
+    other = cluster.database()
+    command = [cluster.programs / "pg_restore", "--exit-on-error", "--no-owner", f"--dbname={other}"]
+    subprocess.run([*command, backup / "antiphon.dump"], check=True)
     return other
+
+
+def read_metrics(server: Server, home: Path) -> dict[str, float]:
+    with server.client(headers=read_admin(home)) as client:
+        lines = client.get("/metrics").text.splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line[0] != "#"}
 
 
 def ask(server: Server, key: dict[str, str]) -> tuple[int, list[str]]:
@@ -74,7 +79,7 @@ async def test_a_restored_server_has_keys_usage_and_tables(
 ) -> None:
     cluster: Cluster | None = request.getfixturevalue("cluster") if backend == "postgresql" else None
     store = cluster.database() if cluster else None
-    home, other = tmp_path / "home", tmp_path / "other"
+    home, other, backup = tmp_path / "home", tmp_path / "other", tmp_path / "backup"
     await fill_table(home / "knowledge")
     with serving(env=set_up(home, store)) as server:
         with server.client(headers=read_admin(home)) as client:
@@ -83,8 +88,16 @@ async def test_a_restored_server_has_keys_usage_and_tables(
         key = {"authorization": f"Bearer {secret}"}
         before = ask(server, key)
         wait_until(lambda: count_requests(server, home) == 1, what="the ledger has it")
-        copied = copy_database(cluster, store) if cluster and store else None
-        copy_home(home, other, (store, copied))
+        metrics = read_metrics(server, home)
+        assert metrics["antiphon_backup_time_seconds"] == 0
+        assert metrics['antiphon_store{state="followed"}'] == 1
+        assert metrics['antiphon_project_requests_total{project="default"}'] == 1
+        assert {'antiphon_disk_bytes{directory="spool"}', "antiphon_store_failures_total"} <= {*metrics}
+        back_up(home, backup, store)
+        begun = metrics["antiphon_start_time_seconds"]
+        assert read_metrics(server, home)["antiphon_backup_time_seconds"] > begun
+        copied = fill_database(cluster, backup) if cluster else None
+        restore(other, backup, copied)
     assert before == (200, ["sea"])
     with serving(env=set_up(other, copied)) as server:
         assert ask(server, key) == before

@@ -120,6 +120,16 @@ def test_a_killed_host_fails_its_batch_and_delays_the_queue(victim: Server) -> N
     assert seen[0].status_code == 503 and "noise" in seen[0].text and int(seen[0].headers["retry-after"]) >= 1
     wait_until(lambda: is_ready(victim), BACK, "service is back")
     assert [child.pid for child in victim.children("assembly")] == [gateway], "the gateway was never down"
+    assert 'antiphon_process_deaths_total{model="noise",process="engine"}' in read_deaths(victim)
+
+
+def read_deaths(server: Server) -> dict[str, float]:
+    """The kinds of processes that have died, and how often."""
+    page = get(server, "/metrics", {"Authorization": f"Bearer {KEY}"}).text
+    lines = [line.rsplit(" ", 1) for line in page.splitlines()]
+    deaths = {line[0]: float(line[1]) for line in lines if line[0].startswith("antiphon_process_deaths")}
+    assert 'antiphon_process_deaths_total{model="",process="knowledge"}' in deaths, "also what never died"
+    return {kind: count for kind, count in deaths.items() if count}
 
 
 def test_three_deaths_in_a_minute_are_the_last() -> None:
@@ -144,6 +154,8 @@ def test_a_killed_http_process_comes_back(victim: Server) -> None:
     killed.kill()
     killed.wait(BACK)
     wait_until(lambda: is_ready(victim), BACK, "it answers again")
+    died = 'antiphon_process_deaths_total{model="",process="http"}'
+    wait_until(lambda: read_deaths(victim).get(died) == 1, BACK, "its successor tells it")
 
 
 def test_a_key_in_the_environment_is_asked_for(victim: Server) -> None:

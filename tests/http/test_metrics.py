@@ -1,6 +1,7 @@
 """/metrics: counts what was answered, asks engines, waits for none, and shows nothing of what callers say."""
 
 import asyncio
+import os
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,9 +14,10 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineUnavailable
 from antiphon.http.server_status import observe_engines
-from antiphon.http.state import AppState
+from antiphon.http.state import AppState, ServerFacts
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
+from antiphon.store.base import LAST_BACKUP
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
@@ -112,6 +114,50 @@ async def test_engines_are_told_by_model_and_those_away_as_not_up(counted):
     up = {key[1]: value for key, value in found.items() if key[0] == "antiphon_engine_up"}
     assert up == {"m": 1, "away": 0, "plain": 1}
     assert [key for key in found if key[0] == "antiphon_engine_queued"] == [("antiphon_engine_queued", "m")]
+
+
+class Limits:
+    available = False
+
+
+class Lost:
+    is_lost = True
+    failure_count = 3
+
+
+async def test_what_a_server_stands_on_is_told(tmp_path):
+    """Its database, its limits, its disks, its backup and its processes."""
+    (tmp_path / LAST_BACKUP).touch()
+    os.utime(tmp_path / LAST_BACKUP, (1000, 1000))
+    deaths = {("engine", "m"): 2, ("http", ""): 0}
+    directories = {"home": tmp_path, "knowledge": tmp_path / "not yet"}
+    models = models_of(m=ScriptedEngine())
+    edge = AppState(
+        Pipeline(models, Metrics(), 0.0),
+        models,
+        OpenAI(),
+        ServerSettings(),
+        (SettingsKey(KEY),),
+        limiter=Limits(),
+        feed=Lost(),
+        database=Lost(),
+        facts=ServerFacts(77.5, tmp_path, directories, deaths),
+    )
+    async with serving_edge(edge) as (port, connections):
+        server = Served(port, ScriptedEngine(), edge, connections)
+        _, found = await scraped(server)
+        (tmp_path / LAST_BACKUP).unlink()
+        _, without_backup = await scraped(server)
+    assert (found["antiphon_limits", "unavailable"], found["antiphon_limits", "available"]) == (1, 0)
+    assert (found["antiphon_store", "lost"], found["antiphon_store", "followed"]) == (1, 0)
+    assert found["antiphon_store_failures_total",] == 3
+    assert found["antiphon_start_time_seconds",] == 77.5
+    assert found["antiphon_process_deaths_total", "m", "engine"] == 2
+    assert found["antiphon_process_deaths_total", "", "http"] == 0
+    assert 0 < found["antiphon_disk_free_bytes", "home"] <= found["antiphon_disk_bytes", "home"]
+    assert ("antiphon_disk_bytes", "knowledge") not in found
+    assert found["antiphon_backup_time_seconds",] == 1000
+    assert without_backup["antiphon_backup_time_seconds",] == 0
 
 
 async def test_no_scrape_waits_for_an_engine_that_does_not_answer():

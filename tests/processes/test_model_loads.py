@@ -64,7 +64,7 @@ class Hosts(EngineHosts):
         self.may_end.set()
         self.broken: set[str] = set()
         self.idle: dict[str, float | None] = {"a": 5.0, "b": 7.0, "c": 1.0}
-        super().__init__(Settings(models=models), tmp_path, "", self._hear, lambda: None)
+        super().__init__(Settings(models=models), tmp_path, "", self._hear, lambda: None, lambda _: None)
 
     def _hear(self, line: bytes) -> None:
         news = from_line(line, SupervisorMessage).engine

@@ -130,3 +130,20 @@ def test_a_removed_file_is_noticed_and_watched_when_back(tmp_path, caplog):
             aside.rename(path)
             assert revisions.get(timeout=LATEST_S) == first
             assert tenancy.add_project(project("One"), BY) == revisions.get(timeout=LATEST_S)
+
+
+def test_a_loss_is_told_until_the_database_is_back(tmp_path):
+    path, aside = tmp_path / "a.db", tmp_path / "aside.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.prepare()
+        feed = SqlFeed(database)
+        feed.start(lambda _: None)
+        try:
+            assert (feed.is_lost, database.failure_count) == (False, 0)
+            path.rename(aside)
+            wait_until(lambda: feed.is_lost, LATEST_S, "the loss")
+            assert database.failure_count > 0
+            aside.rename(path)
+            wait_until(lambda: not feed.is_lost, LATEST_S, "it is back")
+        finally:
+            feed.close()

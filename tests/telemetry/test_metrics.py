@@ -122,10 +122,40 @@ def test_every_family_of_the_process_is_listed():
     counted.begin_generation("m")
     counted.end_generation(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
     counted.count_response("/health", "200", 0.1)
-    elsewhere = {metrics.BUILD.name, metrics.PROCESSES.name, metrics.BODY_BYTES.name, metrics.LEDGER.name}
-    assert {family.name for family, _ in counted.list_series()} | elsewhere == {
-        family.name for family in metrics.FAMILIES
-    }
+    elsewhere = {
+        metrics.BUILD,
+        metrics.START,
+        metrics.PROCESSES,
+        metrics.DEATHS,
+        metrics.DISK_BYTES,
+        metrics.DISK_FREE,
+        metrics.BACKUP_TIME,
+        metrics.BODY_BYTES,
+        metrics.LIMITS,
+        metrics.STORE,
+        metrics.STORE_FAILURES,
+        metrics.LEDGER,
+    }  # tests/http/test_metrics.py
+    listed = {family.name for family, _ in counted.list_series()}
+    assert listed | {family.name for family in elsewhere} == {family.name for family in metrics.FAMILIES}
+
+
+def test_a_webhook_that_never_failed_is_on_the_page():
+    found = read(render_page(Metrics().list_series()))
+    assert found["antiphon_webhooks_total", "failed"] == found["antiphon_webhooks_total", "dropped"] == 0
+
+
+def test_projects_beyond_the_limit_share_a_label():
+    counted = Metrics()
+    for number in range(metrics.MAX_PROJECTS + 5):
+        counted.count_project(f"p{number}", 2, 1)
+        counted.add_cost("m", f"p{number}", "USD", 3)
+    found = read(render_page(counted.list_series()))
+    assert found["antiphon_project_requests_total", "p0"] == 1
+    assert found["antiphon_project_requests_total", metrics.OTHER_PROJECTS] == 5
+    assert found["antiphon_project_tokens_total", metrics.OTHER_PROJECTS, "input"] == 10
+    assert found["antiphon_project_cost_total", "USD", metrics.OTHER_PROJECTS] == 15
+    assert len(counted.project_requests) == metrics.MAX_PROJECTS + 1
 
 
 def test_a_removed_model_is_shown_until_its_last_generation_ends():
@@ -149,7 +179,7 @@ def test_counters_of_a_removed_model_stay():
     counted.end_generation(Generation("gone", "ok", 1, 2, 0, 0.1, 0.1))
     counted.keep_removed(("gone",), ())
     counted.end_generation(Generation("gone", "ok", 1, 2, 0, 0.1, 0.1))
-    counted.add_cost("gone", "USD", 5)
+    counted.add_cost("gone", "default", "USD", 5)
     found = read(render_page(counted.list_series()))
     assert found["antiphon_generations_total", "gone", "ok"] == 2
     assert found["antiphon_tokens_total", "gone", "output"] == 4

@@ -41,7 +41,7 @@ from antiphon.errors import (
 from antiphon.http.application import create_app
 from antiphon.http.server import serve
 from antiphon.http.server_status import list_own_series
-from antiphon.http.state import AppState
+from antiphon.http.state import AppState, ServerFacts
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
@@ -120,6 +120,8 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             node = await stores.enter_async_context(open_node_clients(settings, config, status, coordinator))
             app_state = build_app_state(settings, models, clock, tenancy, accounting, node)
             _share_metrics(app_state, coordinator, config.removed_models)
+            add_facts(app_state.facts, settings, config)
+            app_state.facts.deaths = inbox.deaths
             adapters = build_adapters(hosts.engines, app_state, settings, coordinator)
         except (StartupError, StoreUnavailable) as error:
             _exit_with(status, error)
@@ -165,6 +167,18 @@ def _share_metrics(
     removed before this process started, and whose metrics stay."""
     app_state.metrics.removed_models = removed_models
     coordinator.set_series(partial(list_own_series, app_state))
+
+
+def add_facts(facts: ServerFacts, settings: Settings, config: HttpConfig) -> None:
+    """Adds what the configuration of this process tells about the server."""
+    facts.started = config.started
+    facts.home = None if config.home is None else Path(config.home)
+    named = {
+        "home": config.home,
+        "spool": settings.ledger.spool,
+        "knowledge": settings.knowledge.directory,
+    }
+    facts.directories = {label: Path(path) for label, path in named.items() if path is not None}
 
 
 async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) -> None:

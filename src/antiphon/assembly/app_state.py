@@ -225,6 +225,8 @@ def build_app_state(
         else None,
         limits_open=settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
+        feed=None if tenancy is None else tenancy.feed,
+        database=None if tenancy is None else tenancy.database,
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,

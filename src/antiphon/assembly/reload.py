@@ -212,6 +212,8 @@ class SupervisorInbox:
         self._loop = asyncio.get_running_loop()
         self.orders: asyncio.Queue[ReloadOrder] = asyncio.Queue()
         """Orders of the supervisor that are not carried out yet."""
+        self.deaths: dict[tuple[str, ...], int] = {}
+        """The latest counts of processes that ended unasked, by kind and name of the engine host."""
 
     def receive(self, line: bytes) -> None:
         """Passes a message to the event loop. `line`: the encoded message. Any thread can call this
@@ -219,7 +221,8 @@ class SupervisorInbox:
         self._loop.call_soon_threadsafe(self._dispatch, from_line(line, SupervisorMessage))
 
     def _dispatch(self, message: SupervisorMessage) -> None:
-        """Passes a host's state to its engine, queues a reload order, or passes a reply to its caller."""
+        """Passes a host's state to its engine, queues a reload order, passes a reply to its caller, or stores
+        counts of deaths."""
         engine_report = message.engine
         host = None if engine_report is None else self._hosts.engines.get(engine_report.engine)
         if engine_report is not None and host is not None:
@@ -230,6 +233,9 @@ class SupervisorInbox:
             self.orders.put_nowait(message.order)
         if message.reply is not None:
             self._reloads.receive(message.reply)
+        if message.deaths is not None:
+            self.deaths.clear()
+            self.deaths.update({(each.process, each.model): each.count for each in message.deaths})
 
 
 class ReloadClient(Struct):

@@ -38,6 +38,7 @@ from antiphon.task_group import task_group
 if TYPE_CHECKING:
     from antiphon.limits.redis import RedisLimiter
     from antiphon.store.database import Database
+    from antiphon.store.directory import SqlFeed
 
 
 class TenancyParts(Struct, frozen=True):
@@ -46,6 +47,7 @@ class TenancyParts(Struct, frozen=True):
 
     database: "Database"
     """The database of projects, keys, limits, prices and the ledger."""
+    feed: "SqlFeed"
     changes: DirectoryChanges
     """Passes each new directory to the keyring and the limit index."""
     keyring: Keyring
@@ -102,7 +104,7 @@ def build_tenancy(
     )
     recording_parts = (recorder, recordings, watchers)
     directory_parts = (changes, keyring, limit_index, tenants, tokens)
-    return TenancyParts(database, *directory_parts, pricing, usage, *recording_parts)
+    return TenancyParts(database, feed, *directory_parts, pricing, usage, *recording_parts)
 
 
 @asynccontextmanager

@@ -8,7 +8,9 @@ not answer as not up.
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from html import escape
 from importlib.resources import files
@@ -22,11 +24,26 @@ from antiphon.engines.base import Engine, EngineState, ObservableEngine
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY_AFTER
-from antiphon.http.state import AppState
+from antiphon.http.state import AppState, ServerFacts
 from antiphon.ledger.base import LedgerState
+from antiphon.store.base import LAST_BACKUP
 from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series
-from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
+from antiphon.telemetry.metrics import (
+    BACKUP_TIME,
+    BODY_BYTES,
+    BUILD,
+    DEATHS,
+    DISK_BYTES,
+    DISK_FREE,
+    LEDGER,
+    LIMITS,
+    PROCESSES,
+    RUNNING,
+    START,
+    STORE,
+    STORE_FAILURES,
+)
 
 SCRAPE_TIMEOUT = 1.0
 """Seconds that a request for metrics waits for engines. An engine answers within two milliseconds, unless it
@@ -77,7 +94,8 @@ def declare_metrics(app_state: AppState) -> Endpoint:
     async def show(_request: Request, _services: Services) -> Response:
         reports = await observe_engines(app_state.models)
         other_totals = await _collect_other_totals(app_state)
-        page = await asyncio.to_thread(render_page, list(_list_series(app_state, reports, *other_totals)))
+        series = list(_list_series(app_state, reports, *other_totals))
+        page = await asyncio.to_thread(render_page, series)
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -102,11 +120,31 @@ def _list_series(
     """Yields all metrics: of the server, of all its processes, and of the engines. `other_processes`: the
     number of other HTTP processes. `other_totals`: the sums of their counters."""
     yield BUILD, {(__version__,): 1}
+    yield from _list_server_series(app_state.facts)
     yield PROCESSES, {(): 1 + other_processes}
     yield from sum_series(list_own_series(app_state), other_totals, partial(_is_counted, app_state))
     loads = {model: report.load for model, report in reports.items()}
     yield PARKED, {(model,): int(report.is_parked) for model, report in reports.items()}
     yield from exposition.list_series(loads, {model: report.is_up for model, report in reports.items()})
+
+
+def _list_server_series(facts: ServerFacts) -> Iterator[Series]:
+    """Yields what all processes of the server have in common: its start, the deaths of its processes, its
+    disks and its latest backup."""
+    yield START, {(): facts.started} if facts.started else {}
+    yield DEATHS, {**facts.deaths}
+    disks = {}
+    for label, directory in facts.directories.items():
+        with suppress(OSError):  # a directory of knowledge tables is created at its first use
+            disks[(label,)] = os.statvfs(directory)
+    yield DISK_BYTES, {labels: disk.f_blocks * disk.f_frsize for labels, disk in disks.items()}
+    yield DISK_FREE, {labels: disk.f_bavail * disk.f_frsize for labels, disk in disks.items()}
+    if facts.home is not None:
+        try:
+            backup_time = (facts.home / LAST_BACKUP).stat().st_mtime
+        except OSError:
+            backup_time = 0.0
+        yield BACKUP_TIME, {(): backup_time}
 
 
 def _is_counted(app_state: AppState, model: str) -> bool:
@@ -126,6 +164,14 @@ async def count_running_generations(app_state: AppState) -> int:
 def list_own_series(app_state: AppState) -> Iterator[Series]:
     """Yields the metrics of this process."""
     yield BODY_BYTES, {(): app_state.body_budget.byte_count}
+    if app_state.limiter is not None:
+        available = app_state.limiter.available
+        yield LIMITS, {("available",): int(available), (UNAVAILABLE,): int(not available)}
+    if app_state.feed is not None:
+        lost = app_state.feed.is_lost
+        yield STORE, {("followed",): int(not lost), ("lost",): int(lost)}
+    if app_state.database is not None:
+        yield STORE_FAILURES, {(): app_state.database.failure_count}
     if app_state.ledger is not None:
         state = app_state.ledger.state
         yield LEDGER, {(str(possible_state),): int(possible_state is state) for possible_state in LedgerState}

@@ -1,7 +1,8 @@
 """The objects that the HTTP layer uses. Assembly passes them in."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 from starlette.types import Scope
@@ -56,6 +57,32 @@ class Coordination(Protocol):
         processes."""
 
 
+class ChangeFollower(Protocol):
+    """Reads changes of keys, limits and prices from the database."""
+
+    is_lost: bool
+    """Whether the database did not answer the last time."""
+
+
+class CountedDatabase(Protocol):
+    """A database that counts its failures."""
+
+    failure_count: int
+
+
+class ServerFacts(Struct):
+    """The facts about the whole server for its metrics."""
+
+    started: float = 0.0
+    """When the server started, in Unix seconds."""
+    home: Path | None = None
+    """The directory of the server's own files."""
+    directories: Mapping[str, Path] = field(default_factory=dict)
+    """The directories whose disk can become full, by their labels."""
+    deaths: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """Processes that ended unasked, by kind and name of the engine host. The supervisor reports them."""
+
+
 class AppState(Struct, frozen=True):
     """Everything that the application and its handlers use."""
 
@@ -78,6 +105,11 @@ class AppState(Struct, frozen=True):
     """Whether limited requests are accepted while the limiter is unavailable."""
     ledger: MonitoredLedger | None = None
     """The ledger of generations; None if keys are off."""
+    feed: ChangeFollower | None = None
+    """Follows the database; None if keys are off."""
+    database: CountedDatabase | None = None
+    """The database; None if keys are off."""
+    facts: ServerFacts = field(default_factory=ServerFacts)
     coordinator: Coordination | None = None
     """The coordinator of the server's HTTP processes; None if there is only one process."""
     body_budget: BodyBudget = field(default_factory=BodyBudget)

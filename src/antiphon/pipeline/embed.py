@@ -116,6 +116,7 @@ class EmbeddingStages(Struct, frozen=True):
             logged_by_edge = ledger_error is not None or is_logged_by_edge(sys.exception(), context)
             outcome = outcome if ledger_error is None else replace(outcome, status=ledger_error.code)
             close_operation(context, model, outcome)
+            self.policy.metrics.count_project(context.actor.project, outcome.usage.prompt_tokens, 0)
             _report(outcome, info, context, logged_by_edge)
         try:
             if ledger_error is not None:

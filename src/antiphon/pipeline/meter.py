@@ -291,6 +291,7 @@ def _report(
             first_token_s,
         )
     )
+    metrics.count_project(context.actor.project, usage.prompt_tokens, usage.completion_tokens)
     fields: dict[str, object] = {
         "actor": context.actor.id,
         "prompt_tokens": usage.prompt_tokens,

@@ -201,7 +201,8 @@ class RequestMeter:
         usage = outcome.usage
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
-            self._metrics.add_cost(self._model.label, self._price.currency, cost)
+            project = self._context.actor.project
+            self._metrics.add_cost(self._model.label, project, self._price.currency, cost)
         try:
             self._accounting.ledger.complete(self._build_entry(usage, cost, outcome))
         except LedgerFull as error:

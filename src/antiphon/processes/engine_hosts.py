@@ -133,16 +133,19 @@ class EngineHosts:
         factory: str,
         tell: Callable[[bytes], None],
         on_change: Callable[[], None],
+        on_death: Callable[[str], None],
         cluster: ClusterAddress | None = None,
     ) -> None:
         """`factory`: `module:attribute` of the token engine. `tell` sends a line to all HTTP processes.
-        `on_change` is called each time after `tell` has sent the state of a host. `cluster`: the cluster in
-        which models run, if there is one."""
+        `on_change` is called each time after `tell` has sent the state of a host. `on_death` is
+        called with the name of a host whose process has ended unasked. `cluster`: the cluster in which models
+        run, if there is one."""
         self._settings = settings
         self._runtime = runtime
         self._factory = factory
         self._tell = tell
         self._on_change = on_change
+        self._on_death = on_death
         self._cluster = cluster
         self._socket_numbers = itertools.count()
         self._assigned = {
@@ -220,6 +223,7 @@ class EngineHosts:
             lambda state, info: self._update(get_host(), state, info),
             always_restart=self._is_driver(model),  # a lost cluster can always come back
             on_report=lambda status: self._receive(get_host(), status),
+            on_death=lambda: self._on_death(name),
         )
 
     def _is_driver(self, model: ModelSettings) -> bool:

@@ -24,8 +24,11 @@ import resource
 import signal
 import socket
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from antiphon.domain.values import Struct
@@ -34,6 +37,7 @@ from antiphon.engines.host.child import Child, ChildWatch, start_child
 from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.control import CoordinatorConfig, HttpConfig
 from antiphon.engines.host.runtime import build_coordinator_path, create_runtime_directory
+from antiphon.engines.host.supervisor_messages import DeathCount, SupervisorMessage
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.processes.cluster import ClusterNode, find_cluster
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
@@ -94,10 +98,11 @@ def supervise(
     programs: Programs = Programs(),
     on_replaced: Callable[[str | None], None] = lambda _: None,
     reload: ReloadHooks | None = None,
+    home: Path | None = None,
 ) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP. `on_serving` is called once, when every process is ready.
     `on_replaced` is called at the end of each rolling restart, with the reason if it failed. Without `reload`
-    the settings cannot be loaded again.
+    the settings cannot be loaded again. `home`: the directory of the server's own files, for its metrics.
 
     Returns the exit status. Raises a StartupError if the server cannot start or cannot continue.
     """
@@ -111,7 +116,7 @@ def supervise(
         node = None if cluster is None else ClusterNode(settings, cluster, runtime)
         if node is None:
             open_port(listener)
-        supervisor = _Supervisor(settings, listener, runtime, programs, on_replaced, node)
+        supervisor = _Supervisor(settings, listener, runtime, programs, on_replaced, node, home)
         return asyncio.run(supervisor.run(on_serving, reload))
 
 
@@ -193,11 +198,16 @@ class _Supervisor:
         programs: Programs,
         on_replaced: Callable[[str | None], None],
         node: ClusterNode | None,
+        home: Path | None,
     ) -> None:
         self._current = CurrentSettings(settings)
         self._listener = listener
         self._runtime = runtime
         self._programs = programs
+        self._home = home
+        self._started = time.time()
+        self._deaths: Counter[tuple[str, str]] = Counter()
+        """The deaths of processes, by kind and by the name of the engine host."""
         self._workers = Workers(
             settings.server.workers,
             settings.server.retire_timeout,
@@ -205,6 +215,7 @@ class _Supervisor:
             self._note_progress,
             self._fail,
             on_replaced,
+            partial(self._count_death, "http"),
         )
         self._node = node
         self._hosts = EngineHosts(
@@ -213,10 +224,15 @@ class _Supervisor:
             programs.engine,
             self._workers.tell,
             self._note_progress,
+            partial(self._count_death, "engine"),
             None if node is None else node.address,
         )
         self._coordinator = ChildWatch(
-            "the coordinator", self._start_coordinator, lambda *_: None, always_restart=True
+            "the coordinator",
+            self._start_coordinator,
+            lambda *_: None,
+            always_restart=True,
+            on_death=partial(self._count_death, "coordinator"),
         )
         self._has_coordinator = settings.server.workers > 1
         self._knowledge: KnowledgeHost | None = None
@@ -234,7 +250,9 @@ class _Supervisor:
             self._workers.on_reload_request = reloads.request_for
             loads = ModelLoads(self._hosts, self._current.settings.engine.memory_budget, group)
             self._workers.on_load = loads.request
-            self._knowledge = KnowledgeHost(self._current.settings, self._runtime, group)
+            self._knowledge = KnowledgeHost(
+                self._current.settings, self._runtime, group, partial(self._count_death, "knowledge")
+            )
             self._workers.on_knowledge = self._knowledge.request
             self._workers.on_pause = lambda seconds: group.create_task(
                 answer_pause(self._listener, seconds, self._stop)
@@ -348,8 +366,16 @@ class _Supervisor:
 
         def build_configuration(status_fd: int) -> bytes:
             sockets, removed_models = self._hosts.sockets, self._current.removed_models
-            config = HttpConfig(listen_fd, status_fd, str(self._runtime), sockets, removed_models)
-            states = b"".join(self._hosts.list_state_lines())
+            config = HttpConfig(
+                listen_fd,
+                status_fd,
+                str(self._runtime),
+                sockets,
+                removed_models,
+                self._started,
+                None if self._home is None else str(self._home),
+            )
+            states = b"".join((*self._hosts.list_state_lines(), self._build_deaths_line()))
             return encode_settings(self._current.settings) + b"\n" + to_line(config) + states
 
         command = [sys.executable, "-P", "-m", self._programs.http]
@@ -364,6 +390,18 @@ class _Supervisor:
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
         return await start_child(command, build_configuration, filter_http_environment(os.environ))
+
+    def _count_death(self, process: str, model: str = "") -> None:
+        """Counts a process that ended unasked, and tells the HTTP processes, which have the metrics."""
+        self._deaths[process, model] += 1
+        self._workers.tell(self._build_deaths_line())
+
+    def _build_deaths_line(self) -> bytes:
+        """Returns the line with all counts, from 0 on: Prometheus must see the first death as an increase."""
+        kinds = [("http", ""), ("knowledge", ""), *(("engine", name) for name in self._hosts.sockets)]
+        kinds += [("coordinator", "")] if self._has_coordinator else []
+        counts = tuple(DeathCount(*kind, self._deaths[kind]) for kind in kinds)
+        return to_line(SupervisorMessage(deaths=counts))
 
     def _note_progress(self) -> None:
         """Ends the wait for readiness when all HTTP processes and engines are ready."""

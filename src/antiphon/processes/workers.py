@@ -60,11 +60,12 @@ class Workers:
         on_change: Callable[[], None],
         on_failure: Callable[[AntiphonError], None],
         on_replaced: Callable[[str | None], None],
+        on_death: Callable[[], None],
     ) -> None:
         """`retire_timeout`: seconds that a replaced process gets for its requests. `on_change` is called when
         a process becomes ready or stops being ready. `on_failure` is called with the error that ends the
         server. `on_replaced` is called after a replacement of all processes, with the problem if it
-        failed."""
+        failed. `on_death` is called when a process has ended unasked."""
         self.on_reload_request: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
         """Called when a process asks for a reload, with the number of its request and a function that sends
         the process a line."""
@@ -80,6 +81,7 @@ class Workers:
         self._on_change = on_change
         self._on_failure = on_failure
         self._on_replaced = on_replaced
+        self._on_death = on_death
         self._serving: list[Worker] = []
         self._in_replacement: set[Worker] = set()
         """New workers that are not ready yet, and old workers that finish their requests."""
@@ -162,6 +164,7 @@ class Workers:
             always_restart=True,
             on_report=lambda status: self._receive(worker, status),
             on_rest=lambda seconds: self._note_rest(worker, seconds),
+            on_death=self._on_death,
         )
         worker = Worker(watch)
         return worker

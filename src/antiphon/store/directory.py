@@ -140,6 +140,7 @@ class SqlFeed:
         self._wait = wait or self._is_closed.wait
         self._thread: threading.Thread | None = None
         self._pause = MIN_PAUSE_S
+        self.is_lost = False
 
     def start(self, on_change: Callable[[int], None]) -> None:
         self._thread = threading.Thread(
@@ -165,15 +166,17 @@ class SqlFeed:
         with closing(self._iterate_revisions()) as revisions:
             for revision in revisions:
                 on_change(revision)
-                if self._pause > MIN_PAUSE_S:
+                if self.is_lost:
                     record("feed_resumed", logging.INFO, database=self._database.display_url)
+                self.is_lost = False
                 self._pause = MIN_PAUSE_S
 
     def _report_loss(self, problem: StoreUnavailable) -> None:
         """Logs a failure of the database, unless the failure before was already logged. Then pauses, each
         time longer than before."""
-        if self._pause == MIN_PAUSE_S:
+        if not self.is_lost:
             record("feed_lost", logging.WARNING, database=self._database.display_url, problem=problem.message)
+        self.is_lost = True
         self._is_closed.wait(self._pause)
         self._pause = min(2 * self._pause, MAX_PAUSE_S)
 

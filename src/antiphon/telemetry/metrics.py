@@ -17,6 +17,12 @@ from antiphon.telemetry.exposition import Family, MetricKind, Series, Value
 MODEL = ("model",)
 ROUTE = ("model", "route")
 
+WEBHOOK_OUTCOMES = ("delivered", "failed", "dropped")
+
+MAX_PROJECTS = 1_000
+"""The most projects with series of their own."""
+OTHER_PROJECTS = "other"
+
 REQUESTS = Family(
     "antiphon_http_requests_total",
     MetricKind.COUNTER,
@@ -133,6 +139,44 @@ COST = Family(
     "Cost of requests, in billionths of the currency's unit.",
     ("model", "currency"),
 )
+PROJECT_REQUESTS = Family(
+    "antiphon_project_requests_total",
+    MetricKind.COUNTER,
+    "Generations and requests for vectors or ranks that ended, by the id of the project. After 1,000"
+    " projects, further ones are `other`.",
+    ("project",),
+)
+PROJECT_TOKENS = Family(
+    "antiphon_project_tokens_total",
+    MetricKind.COUNTER,
+    "Tokens in usage of a project: `input` of prompts, `output` of answers.",
+    ("project", "type"),
+)
+PROJECT_COST = Family(
+    "antiphon_project_cost_total",
+    MetricKind.COUNTER,
+    "Cost of a project's requests, in billionths of the currency's unit.",
+    ("project", "currency"),
+)
+LIMITS = Family(
+    "antiphon_limits",
+    MetricKind.GAUGE,
+    "HTTP processes by whether the counter of limits answers: `available` or `unavailable`. Missing if each"
+    " process counts by itself.",
+    ("state",),
+)
+STORE = Family(
+    "antiphon_store",
+    MetricKind.GAUGE,
+    "HTTP processes by whether they follow the database's changes of keys, limits and prices: `followed` or"
+    " `lost`.",
+    ("state",),
+)
+STORE_FAILURES = Family(
+    "antiphon_store_failures_total",
+    MetricKind.COUNTER,
+    "Calls of the database that failed in HTTP processes.",
+)
 LEDGER = Family(
     "antiphon_ledger",
     MetricKind.GAUGE,
@@ -143,10 +187,40 @@ BUILD = Family("antiphon_build_info", MetricKind.GAUGE, "Always 1; the label is 
 PROCESSES = Family(
     "antiphon_http_processes", MetricKind.GAUGE, "HTTP processes that run, also those that are ending."
 )
+START = Family("antiphon_start_time_seconds", MetricKind.GAUGE, "When the server started, in Unix seconds.")
+DEATHS = Family(
+    "antiphon_process_deaths_total",
+    MetricKind.COUNTER,
+    "Processes of the server that ended unasked: `http`, `engine` with its model, `coordinator`, `knowledge`"
+    " or `cluster node`.",
+    ("process", "model"),
+)
+DISK_BYTES = Family(
+    "antiphon_disk_bytes",
+    MetricKind.GAUGE,
+    "Size of the file system that holds a directory: `home`, `spool` or `knowledge`.",
+    ("directory",),
+)
+DISK_FREE = Family(
+    "antiphon_disk_free_bytes",
+    MetricKind.GAUGE,
+    "Bytes of this file system that the server can still use.",
+    ("directory",),
+)
+BACKUP_TIME = Family(
+    "antiphon_backup_time_seconds",
+    MetricKind.GAUGE,
+    "When the latest complete backup of this server was made, in Unix seconds; 0 if there is none.",
+)
 
 FAMILIES = (
     BUILD,
+    START,
     PROCESSES,
+    DEATHS,
+    DISK_BYTES,
+    DISK_FREE,
+    BACKUP_TIME,
     REQUESTS,
     REQUEST_SECONDS,
     BODY_BYTES,
@@ -168,6 +242,12 @@ FAMILIES = (
     WEBHOOKS,
     REFUSALS,
     COST,
+    PROJECT_REQUESTS,
+    PROJECT_TOKENS,
+    PROJECT_COST,
+    LIMITS,
+    STORE,
+    STORE_FAILURES,
     LEDGER,
 )
 """The metrics of HTTP processes, in the order of the page."""
@@ -212,6 +292,11 @@ class Metrics(Struct):
     """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Costs in nano-units, by model and currency."""
+    project_requests: Counter[str] = field(default_factory=Counter)
+    project_tokens: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Tokens by project and type."""
+    project_cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Costs in nano-units, by project and currency."""
     unloaded: set[str] = field(default_factory=set)
     """Unloaded models that still have running generations."""
     removed_models: Collection[str] = ()
@@ -291,9 +376,22 @@ class Metrics(Struct):
         """Counts a request that a limit refused. `window` is None for a limit of concurrent requests."""
         self.refusals[subject, measure, window or "at once"] += 1
 
-    def add_cost(self, model: str, currency: str, cost: int) -> None:
+    def add_cost(self, model: str, project: str, currency: str, cost: int) -> None:
         """Adds the cost of a request, in nano-units."""
         self.cost[model, currency] += cost
+        self.project_cost[self._choose_project_label(project), currency] += cost
+
+    def count_project(self, project: str, prompt_tokens: int, completion_tokens: int) -> None:
+        """Counts a request of a project that ended."""
+        label = self._choose_project_label(project)
+        self.project_requests[label] += 1
+        self.project_tokens[label, "input"] += prompt_tokens
+        self.project_tokens[label, "output"] += completion_tokens
+
+    def _choose_project_label(self, project: str) -> str:
+        """Returns the project's id, or OTHER_PROJECTS if too many projects have series."""
+        known = self.project_requests
+        return project if project in known or len(known) < MAX_PROJECTS else OTHER_PROJECTS
 
     def count_response(self, route: str, status: str, seconds: float) -> None:
         """Counts a response: its route, its status and its duration."""
@@ -317,8 +415,12 @@ class Metrics(Struct):
         yield from self._list_route_series()
         yield REFUSALS, {**self.refusals}
         yield BUDGET_WARNINGS, {}  # the process that counts limits reports them
-        yield WEBHOOKS, {}
+        # From 0 on, so that Prometheus sees the first failure as an increase.
+        yield WEBHOOKS, {(outcome,): 0 for outcome in WEBHOOK_OUTCOMES}
         yield COST, {**self.cost}
+        yield PROJECT_REQUESTS, {(project,): count for project, count in self.project_requests.items()}
+        yield PROJECT_TOKENS, {**self.project_tokens}
+        yield PROJECT_COST, {**self.project_cost}
 
     def _list_route_series(self) -> Iterator[Series]:
         """Yields the series of routes."""

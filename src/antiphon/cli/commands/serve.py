@@ -211,7 +211,13 @@ def run(serve_options: ServeOptions) -> int:
                     print(format_panel(settings, info), flush=True)
 
             reload = ReloadHooks(source.reload_settings, state_file.record_reload)
-            return supervise(settings, report_serving, on_replaced=state_file.record_restart, reload=reload)
+            return supervise(
+                settings,
+                report_serving,
+                on_replaced=state_file.record_restart,
+                reload=reload,
+                home=find_home(os.environ, Path.home()),
+            )
     except AntiphonError as error:
         if is_json_log:
             record("serve_failed", logging.ERROR, error=error.message)

@@ -172,13 +172,15 @@ class ChildWatch:
         always_restart: bool = False,
         on_report: Callable[[Status], None] = lambda _: None,
         on_rest: Callable[[float], None] = lambda _: None,
+        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_report`: called with each report about the child's work (WORK_REPORTS). `on_rest`: called with
-        the seconds of each pause."""
+        the seconds of each pause. `on_death`: called when the child has ended unasked."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
         self._on_report = on_report
         self._on_rest = on_rest
+        self._on_death = on_death
         self._start = start
         self._on_state = on_state
         self._always_restart = always_restart
@@ -196,6 +198,7 @@ class ChildWatch:
             ending, error = await self._run_once()
             if self._stop_requested.is_set():
                 return
+            self._on_death()
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
             problem = error and error.message

@@ -79,6 +79,10 @@ class HttpConfig(Struct, frozen=True):
     """The path of each engine host's socket, by the host's name."""
     removed_models: tuple[str, ...] = ()
     """The removed models whose metrics stay."""
+    started: float = 0.0
+    """When the server started, in Unix seconds."""
+    home: str | None = None
+    """The directory of the server's own files."""
 
 
 class CoordinatorConfig(Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""The lines that the supervisor writes to an HTTP process while it runs: the states of engine hosts, and the
-steps of a reload."""
+"""The lines that the supervisor writes to an HTTP process while it runs: the states of engine hosts, the
+steps of a reload, and the deaths of processes."""
 
 from enum import StrEnum
 
@@ -44,9 +44,21 @@ class ReloadReply(Struct, frozen=True):
     """Why the reload was refused; the settings have not changed. None if it was done."""
 
 
+class DeathCount(Struct, frozen=True):
+    """How often processes of one kind have ended unasked since the server started."""
+
+    process: str
+    """`http`, `engine`, `coordinator` or `knowledge`."""
+    model: str
+    """The name of the engine's host; empty for other processes."""
+    count: int
+
+
 class SupervisorMessage(Struct, frozen=True):
     """One line from the supervisor to an HTTP process. Exactly one of its fields is set."""
 
     engine: EngineStateNotice | None = None
     order: ReloadOrder | None = None
     reply: ReloadReply | None = None
+    deaths: tuple[DeathCount, ...] | None = None
+    """The count of every kind of process, also if it is 0."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -35,11 +35,19 @@ directory."""
 class KnowledgeHost:
     """The knowledge process of one server. It is restarted when it dies."""
 
-    def __init__(self, settings: Settings, runtime: Path, group: asyncio.TaskGroup) -> None:
-        """`group` runs the task that watches the process."""
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Path,
+        group: asyncio.TaskGroup,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`group` runs the task that watches the process. `on_death` is called when the process has ended
+        unasked."""
         self._settings = settings
         self._socket = build_knowledge_path(runtime)
         self._group = group
+        self._on_death = on_death
         self._is_running = False
         self._is_stopped = False
         self.watch = self._create_watch()
@@ -52,6 +60,7 @@ class KnowledgeHost:
             self._update_state,
             always_restart=True,
             on_rest=pause_writer,
+            on_death=self._on_death,
         )
 
     def _update_state(self, state: EngineState, _: object) -> None:
