@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # noqa: TID251 - only safe_load
 
+from antiphon.settings.loading import load_settings
 from tests.support.docs import ROOT
 from tests.support.programs import require_program
 
@@ -100,22 +102,134 @@ def test_a_pod_runs_without_root_on_a_read_only_disk() -> None:
     }
 
 
-def test_compose_takes_its_file() -> None:
-    values = dict.fromkeys(("POSTGRES_PASSWORD", "REDIS_PASSWORD", "GRAFANA_PASSWORD"), "secret")
+SECRETS = dict.fromkeys(("POSTGRES_PASSWORD", "REDIS_PASSWORD", "GRAFANA_PASSWORD"), "secret")
+
+
+def show_config(*files: str, **values: str) -> subprocess.CompletedProcess[str]:
+    """What compose understands of its files."""
     command = ["docker", "compose"]
     plugin = shutil.which("docker") and subprocess.run(
         [*command, "version"], capture_output=True, check=False
     )
     if not plugin or plugin.returncode:
         command = [require_program("docker-compose")]
-    command += ["--file", str(DEPLOY / "compose.yaml"), "config"]
-    done = subprocess.run(command, env=os.environ | values, capture_output=True, text=True, check=False)
+    for name in files:
+        command += ["--file", str(DEPLOY / name)]
+    env = os.environ | values
+    return subprocess.run([*command, "config"], env=env, capture_output=True, text=True, check=False)
+
+
+def test_compose_takes_its_file() -> None:
+    done = show_config("compose.yaml", **SECRETS)
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
-    assert set(services) == {"antiphon", "postgresql", "redis", "prometheus", "grafana"}
+    assert set(services) == {"antiphon", "postgresql", "redis", "prometheus", "alertmanager", "grafana"}
     assert services["antiphon"]["read_only"] is True
-    refused = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    refused = show_config("compose.yaml")
     assert refused.returncode != 0 and "deploy/.env" in refused.stderr
+
+
+def test_compose_gives_a_server_the_gpus() -> None:
+    done = show_config("compose.yaml", "compose.gpu.yaml", **SECRETS)
+    assert done.returncode == 0, done.stderr
+    server = yaml.safe_load(done.stdout)["services"]["antiphon"]
+    assert server["build"]["args"] == {"BACKEND": "cuda"}
+    (devices,) = server["deploy"]["resources"]["reservations"]["devices"]
+    assert devices["driver"] == "nvidia" and devices["capabilities"] == ["gpu"]
+    assert server["volumes"] and server["read_only"] is True
+
+
+def test_the_first_up_finds_every_folder_and_the_settings() -> None:
+    """What is missing would be made by the engine: as root, and a folder also in place of a file."""
+    (compose,) = load(DEPLOY / "compose.yaml")
+    mounts = [volume for each in compose["services"].values() for volume in each.get("volumes", ())]
+    tracked = subprocess.run(
+        [require_program("git"), "ls-files"], cwd=DEPLOY, capture_output=True, text=True, check=True
+    ).stdout
+    for folder in {volume.split(":")[0][2:] for volume in mounts if volume.startswith("./")}:
+        assert any(path.startswith(f"{folder}/") for path in tracked.splitlines()), folder
+    assert {volume.split(":")[0] for volume in mounts if not volume.startswith(".")} == {*compose["volumes"]}
+    assert "./settings:/etc/antiphon:ro" in compose["services"]["antiphon"]["volumes"]
+    settings = load_settings({}, {}, DEPLOY / "settings" / "antiphon.toml", [])
+    assert [model.name for model in settings.models] == ["cantor"]
+
+
+def build_manifests(folder: Path) -> list[Json]:
+    """What `kubectl apply --kustomize` would send."""
+    program = require_program("kubectl", "kubernetes-client")
+    done = subprocess.run([program, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def test_the_variant_with_gpus_is_the_same_but_for_them(tmp_path: Path) -> None:
+    for name in ("kubernetes", "kubernetes-gpu"):
+        shutil.copytree(DEPLOY / name, tmp_path / name)
+    shutil.copy(FOLDER / "secrets.example.env", tmp_path / "kubernetes" / "secrets.env")
+    plain, gpu = build_manifests(tmp_path / "kubernetes"), build_manifests(tmp_path / "kubernetes-gpu")
+    assert [each["kind"] for each in plain] == [each["kind"] for each in gpu]
+    assert [each for each in plain if each not in gpu] == [
+        each for each in plain if each["kind"] == "StatefulSet"
+    ]
+    (changed,) = (each for each in gpu if each["kind"] == "StatefulSet")
+    pod = changed["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["image"] == "registry.example.org/antiphon:0.1.0-cuda"
+    assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu"]
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(each for each in gpu if each["kind"] != "ServiceMonitor"))
+    for version in VERSIONS:
+        command = [VALIDATE, "--strict", "-k", version, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "WARN" not in done.stdout, done.stdout + done.stderr
+
+
+def test_the_prometheus_operator_takes_the_rules() -> None:
+    """The command of docs/deploy.md makes a PrometheusRule whose content is the file of rules."""
+    page = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    (command,) = re.findall(r"^(sed .*) \| kubectl apply", page, re.MULTILINE)
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    made = yaml.safe_load(done.stdout)
+    assert (made["kind"], made["metadata"]["namespace"]) == ("PrometheusRule", "antiphon")
+    assert made["spec"] == yaml.safe_load((DEPLOY / "prometheus/antiphon.rules.yml").read_text("utf-8"))
+
+
+def test_prometheus_loads_the_rules_and_finds_alertmanager(tmp_path: Path) -> None:
+    program = require_program("promtool", "prometheus")
+    shutil.copytree(DEPLOY / "prometheus", tmp_path / "prometheus")
+    (tmp_path / "metrics.key").touch()
+    file = tmp_path / "prometheus" / "prometheus.yml"
+    file.write_text(file.read_text("utf-8").replace("/etc/antiphon/", f"{tmp_path}/"))
+    done = subprocess.run(
+        [program, "check", "config", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "antiphon.rules.yml" in done.stdout
+    alerting = load(file)[0]["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    (compose,) = load(DEPLOY / "compose.yaml")
+    assert [target.split(":")[0] for target in alerting] == ["alertmanager"]
+    assert "alertmanager" in compose["services"]
+
+
+def test_the_alert_rules_pass_promtools_tests(tmp_path: Path) -> None:
+    program = require_program("promtool", "prometheus")
+    shutil.copytree(DEPLOY / "prometheus", tmp_path / "prometheus")
+    command = [program, "test", "rules", str(tmp_path / "prometheus" / "antiphon.rules.test.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules = tmp_path / "prometheus" / "antiphon.rules.yml"
+    text = rules.read_text("utf-8")
+    rules.write_text(text.replace("unless on (job, instance, model)", "unless on (model)"))
+    hidden = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert hidden.returncode != 0, "a parked engine of another server would hide a dead one"
+
+
+def test_alertmanager_takes_its_file() -> None:
+    program = require_program("amtool", "prometheus-alertmanager")
+    file = str(DEPLOY / "alertmanager" / "alertmanager.yml")
+    done = subprocess.run([program, "check-config", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_mounted_folders_and_dashboards_are_there() -> None:
@@ -123,7 +237,6 @@ def test_mounted_folders_and_dashboards_are_there() -> None:
     mounts = [
         volume.split(":")[0] for each in compose["services"].values() for volume in each.get("volumes", ())
     ]
-    made = {"./models", "./secrets"}  # by their user
-    assert all((DEPLOY / path).is_dir() for path in mounts if path.startswith("./") and path not in made)
+    assert all((DEPLOY / path).is_dir() for path in mounts if path.startswith("./"))
     for path in (DEPLOY / "grafana").glob("*.json"):
         assert json.loads(path.read_text("utf-8"))["panels"]

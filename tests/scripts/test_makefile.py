@@ -112,6 +112,31 @@ def test_a_native_build_finds_rocm_by_its_variable(tmp_path):
     assert found.stdout == "found-l/clang found-R\n"
 
 
+def test_a_native_build_for_cuda_can_be_for_other_machines(tmp_path):
+    """The build of the image: a toolkit, no driver, and a processor that is not the server's."""
+    environment, toolkit = tmp_path / "environment", tmp_path / "cuda"
+    for file, lines in (
+        (toolkit / "bin" / "nvcc", ""),
+        (environment / "native" / "bin" / "python", 'echo "$CMAKE_ARGS $*"'),
+        (environment / "bin" / "python", ""),
+    ):
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/sh\n{lines}\n")
+        file.chmod(0o755)
+    command = [ROOT / "scripts" / "build-native", environment]
+    env = {"PATH": os.environ["PATH"], "BACKEND": "cuda", "CC": "true", "CXX": "true"}
+    env |= {"CUDA_HOME": str(toolkit), "CMAKE_ARGS": "-DX=Y", "GGML_NATIVE": "OFF"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    (build,) = (line for line in done.stdout.splitlines() if " wheel " in line)
+    assert build.startswith("-DGGML_CUDA=ON -DX=Y ")
+    assert "cmake.define.GGML_NATIVE=OFF" in build
+    del env["GGML_NATIVE"]
+    environment.joinpath("native", "bin").mkdir(parents=True)
+    environment.joinpath("native", "bin", "python").symlink_to("/bin/echo")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert "cmake.define.GGML_NATIVE=ON" in done.stdout
+
+
 def test_the_gate_runs_check_then_tests_and_forbids_skips():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]

@@ -28,6 +28,8 @@ EXTERNAL_PROGRAMS = {
     "docker",
     "kubectl",
     "mkdir",
+    "chmod",
+    "sed",
     "pg_dump",
     "pg_restore",
 }
