@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -65,7 +66,7 @@ class Engine:
         assert done.returncode == 0 or not check, done.stderr
         return done
 
-    def build(self, context: Path, tag: str) -> None:
+    def build(self, context: Path, tag: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Builds the Dockerfile of a source tree, with the packages of this machine's pip."""
         secret = self.folder / "pip.conf"
         settings = subprocess.run(
@@ -91,12 +92,19 @@ class Engine:
             "host",
             "--build-arg",
             f"BASE={BASE}",
+            *words,
             "--secret",
             f"id=pip,src={secret}",
         ]
         command += ["--file", str(context / "deploy" / "Dockerfile"), "--tag", tag, str(context)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def build_image(engine: Engine, context: Path, tag: str, *words: str) -> str:
+    """Builds an image that must be built, and returns its name."""
+    done = engine.build(context, tag, *words)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
+    return tag
 
 
 @dataclass(frozen=True)
@@ -139,8 +147,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine) -> str:
-    engine.build(ROOT, "antiphon:first")
-    return "antiphon:first"
+    labels = ("--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
+    return build_image(engine, ROOT, "antiphon:first", *labels)
 
 
 @pytest.fixture
@@ -205,6 +213,12 @@ def test_it_runs_without_root_on_a_read_only_disk(engine: Engine, image: str, ho
             "exec", "--env", "ANTIPHON_PORT=1", container.name, *check, check=False
         ).returncode
         assert told["Config"]["User"] == "10001:10001"
+        assert "python" not in " ".join(check), "a start of Python every ten seconds costs too much"
+        labels = {name.rpartition(".")[2]: value for name, value in told["Config"]["Labels"].items()}
+        assert labels["title"] == "Antiphon" and labels["licenses"] == "Apache-2.0"
+        assert (labels["version"], labels["revision"]) == ("1.2.3", "abc")
+        find = "find / -xdev ( -name pip -o -name pip3 -o -name ensurepip -o -name setuptools ) -print"
+        assert container.run(*find.split()) == ""
 
 
 def test_it_answers_stops_in_time_and_survives_an_upgrade(
@@ -218,7 +232,7 @@ def test_it_answers_stops_in_time_and_survives_an_upgrade(
         seconds, status = container.stop()
         assert (status, seconds < STOP_S / 2) == (0, True), seconds
     newer = copy_source(tmp_path / "newer", "9.8.7")
-    engine.build(newer, "antiphon:second")
+    build_image(engine, newer, "antiphon:second")
     with running(engine, "antiphon:second", home) as container:
         assert container.run("antiphon", "version") == "9.8.7"
         assert ask(container, key) == 200
@@ -227,7 +241,7 @@ def test_it_answers_stops_in_time_and_survives_an_upgrade(
 
 def copy_source(folder: Path, version: str) -> Path:
     """What the image is made of, with another version."""
-    for name in ("src", "requirements", "deploy"):
+    for name in ("src", "requirements", "deploy", "scripts"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE", "README.md", ".dockerignore"):
         shutil.copy(ROOT / name, folder / name)
@@ -235,3 +249,34 @@ def copy_source(folder: Path, version: str) -> Path:
     text = re.sub(r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"', file.read_text("utf-8"))
     file.write_text(text)
     return folder
+
+
+def test_the_health_check_fails_where_the_server_does_not_answer_200(engine: Engine, image: str) -> None:
+    """The check itself, on this machine: beside a server that refuses, one that is silent, and none."""
+    (told,) = json.loads(engine.podman("inspect", image).stdout)
+    _, *check = told["Healthcheck"]["Test"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        env = {"PATH": os.environ["PATH"], "ANTIPHON_PORT": str(port)}
+        for answer, expected in (
+            (b"HTTP/1.1 200 OK\r\n\r\n", True),
+            (b"HTTP/1.1 503 No\r\n\r\n 200 ", False),
+            (b"", False),
+        ):
+            asking = subprocess.Popen(check, env=env)
+            connection, _ = listener.accept()
+            with connection:
+                request = connection.recv(4096)
+                assert request.startswith(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+                connection.sendall(answer)
+            assert (asking.wait(DEADLINE) == 0) == expected
+    assert subprocess.run(check, env=env, capture_output=True, check=False).returncode != 0
+
+
+def test_the_stages_for_cuda_reach_the_compiler(engine: Engine) -> None:
+    """Without CUDA's toolkit in the builder, the build stops where the library is compiled, and says why."""
+    done = engine.build(ROOT, "antiphon:cuda", "--build-arg", "BACKEND=cuda")
+    told = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "BACKEND=cuda: nvcc is not here" in told, told[-4000:]
+    assert "not here: " not in told.replace("nvcc is not here", ""), "a compiler and CMake are there"

@@ -133,7 +133,8 @@ def test_compose_gives_a_server_the_gpus() -> None:
     done = show_config("compose.yaml", "compose.gpu.yaml", **SECRETS)
     assert done.returncode == 0, done.stderr
     server = yaml.safe_load(done.stdout)["services"]["antiphon"]
-    assert server["build"]["args"] == {"BACKEND": "cuda"}
+    arguments = dict(line.split("=") for line in (DEPLOY / "cuda.env").read_text().splitlines())
+    assert server["build"]["args"] == arguments and arguments["BACKEND"] == "cuda"
     (devices,) = server["deploy"]["resources"]["reservations"]["devices"]
     assert devices["driver"] == "nvidia" and devices["capabilities"] == ["gpu"]
     assert server["volumes"] and server["read_only"] is True

@@ -161,8 +161,8 @@ PROJECT_COST = Family(
 LIMITS = Family(
     "antiphon_limits",
     MetricKind.GAUGE,
-    "HTTP processes by whether the counter of limits answers: `available` or `unavailable`. Missing if each"
-    " process counts by itself.",
+    "HTTP processes by whether the counter of limits answers: `available` or `unavailable`. Missing"
+    " without keys.",
     ("state",),
 )
 STORE = Family(
