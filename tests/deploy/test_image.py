@@ -76,7 +76,7 @@ class Engine:
         secret.write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, value in told.items()))
         folders = {word.removeprefix("file://") for value in told.values() for word in value.split()}
         folders = {
-            str(Path(each).parent if each.endswith("/simple") else each)
+            str(Path(each).parent if each.endswith("/simple") or Path(each).is_file() else each)
             for each in folders
             if each[:1] == "/"
         }
