@@ -43,8 +43,9 @@ def restore(other: Path, backup: Path, store: str | None) -> None:
 def fill_database(cluster: Cluster, backup: Path) -> str:
     """Fills a new database with the dump of a backup, as the page says. Returns its address."""
     other = cluster.database()
-    command = [cluster.programs / "pg_restore", "--exit-on-error", "--no-owner", f"--dbname={other}"]
-    subprocess.run([*command, backup / "antiphon.dump"], check=True)
+    program, dump = str(cluster.programs / "pg_restore"), str(backup / "antiphon.dump")
+    command = [program, "--exit-on-error", "--no-owner", f"--dbname={other}", dump]
+    subprocess.run(command, check=True)
     return other
 
 

@@ -129,7 +129,7 @@ async def test_what_a_server_stands_on_is_told(tmp_path):
     """Its database, its limits, its disks, its backup and its processes."""
     (tmp_path / LAST_BACKUP).touch()
     os.utime(tmp_path / LAST_BACKUP, (1000, 1000))
-    deaths = {("engine", "m"): 2, ("http", ""): 0}
+    deaths: dict[tuple[str, ...], int] = {("engine", "m"): 2, ("http", ""): 0}
     directories = {"home": tmp_path, "knowledge": tmp_path / "not yet"}
     models = models_of(m=ScriptedEngine())
     edge = AppState(
