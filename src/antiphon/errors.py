@@ -416,6 +416,9 @@ class ProviderKeyRefused(ProviderError):
 
     code = "provider_key_refused"
 
+    is_key_renewed = False
+    """Whether the provider has read a new key since, so that the next request may succeed."""
+
 
 class ProviderBroken(ProviderError):
     """The vendor's stream broke, stopped, or ended without a finish reason, after its first event."""

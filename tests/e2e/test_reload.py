@@ -363,3 +363,36 @@ def test_a_signal_reloads_and_a_new_key_is_used(
     for line in both:
         assert gateway.ask(line, "one") == 200
         assert upstream.requests[-1].headers["authorization"] == f"Bearer {KEY}-new"
+
+
+PAIR = """
+[[models]]
+name = "pair"
+routes = [{{ provider = "first", model = "fake" }}, {{ provider = "second", model = "other", order = 2 }}]
+"""
+
+
+def test_a_reload_ends_the_rest_after_a_refused_key(
+    gateway: Gateway, both: list[Line], upstream: ScriptedUpstream
+) -> None:
+    gateway.write(BASE, SECOND, PAIR)
+    assert gateway.reload().returncode == 0
+    upstream.refused_key = upstream_key = (gateway.home / "vendor.key").read_text()
+
+    def ask_twice() -> list[str]:
+        """The vendor's models that two requests to one process ask."""
+        upstream.requests.clear()
+        assert [gateway.ask(both[0], "pair") for _ in range(2)] == [200, 200]
+        return [request.body["model"] for request in upstream.requests]
+
+    assert ask_twice() == ["fake", "other", "other"]
+    upstream.refused_key = None  # the vendor takes the same key again
+    assert ask_twice() == ["other", "other"]
+    assert gateway.reload().returncode == 0
+    assert ask_twice() == ["fake", "fake"]
+    upstream.refused_key = upstream_key
+    assert ask_twice() == ["fake", "other", "other"]
+    (gateway.home / "vendor.key").write_text(f"{KEY}-newer")
+    assert gateway.reload().returncode == 0
+    assert ask_twice() == ["fake", "fake"]
+    upstream.refused_key = None

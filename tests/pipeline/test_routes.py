@@ -36,8 +36,15 @@ from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, get_engine
 
-RETRYABLE = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
-FINAL = (ProviderRefused, ProviderModelMissing, ProviderKeyRefused, InvalidValue, RateLimited)
+RETRYABLE = (
+    ProviderFailed,
+    ProviderUnavailable,
+    ProviderTimeout,
+    ProviderRateLimited,
+    ProviderKeyRefused,
+    EngineBusy,
+)
+FINAL = (ProviderRefused, ProviderModelMissing, InvalidValue, RateLimited)
 
 
 # --- the choice ---------------------------------------------------------------------------------------------

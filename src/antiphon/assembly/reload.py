@@ -152,12 +152,15 @@ class SettingsReloader:
     async def _retire_removed(self, sources_before: ModelSources) -> list[HostTokenEngine]:
         """Retires the clients of removed and changed providers, and makes the other clients read their keys
         again. Tells the engines of removed hosts that they end, and returns them."""
-        sources = self._parts.sources
+        sources, app_state = self._parts.sources, self._parts.app_state
         for name, client in sources_before.vendors.clients.items():
             if sources.vendors.clients.get(name) is client:
                 client.renew_key()
             else:
                 await client.retire()
+        for routed_model in app_state.models.list_routed():
+            for route in routed_model.routes:
+                route.state.end_key_rest(app_state.clock.monotonic())
         models = {model.name for model in sources.settings.models}
         retired = []
         for model, hosts in group_hosts(sources_before.settings.models, sources_before.hosts).items():

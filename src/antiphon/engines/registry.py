@@ -5,8 +5,8 @@ Adapters are added and removed while requests run, and a reload replaces the oth
 engine that it found, so removing a name ends no request.
 
 `RouteState` is a route's state in one process. A route that fails rests: requests avoid it for some time.
-Each further failure doubles the time. A vendor's Retry-After prolongs it. After the rest one request at a
-time tries the route, until one gets its first event.
+Each further failure doubles the time. A vendor's Retry-After prolongs it, and a refused key of the server
+makes it an hour. After the rest one request at a time tries the route, until one gets its first event.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from antiphon.domain.ledger import ABORTED, RouteTry, encode_tries
 from antiphon.domain.models import STAR, Adapter, Aliases, DeployedAdapter
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine, EngineState
-from antiphon.errors import AntiphonError, ErrorReport, ModelNotFound
+from antiphon.errors import AntiphonError, ErrorReport, ModelNotFound, ProviderKeyRefused
 
 FIRST_REST_S = 1.0
 """Seconds of the rest after the first failure."""
@@ -33,6 +33,9 @@ MAX_REST_S = 60.0
 MAX_VENDOR_REST_S = 3600.0
 """The longest rest in seconds by a vendor's Retry-After. The bound keeps a wrong value from stopping a route
 for days."""
+
+KEY_REST_S = 3600.0
+"""Seconds of the rest after a vendor refused the server's key. A reload ends it earlier."""
 
 HALF_LIFE_S = 10.0
 """Seconds in which a measured latency loses half of its weight."""
@@ -78,9 +81,11 @@ class RouteState:
     __slots__ = (
         "_latency",
         "_measured_at",
+        "failed_at",
         "failures",
         "held_until",
         "in_flight",
+        "is_key_refused",
         "is_probed",
         "rested_at",
         "rests_until",
@@ -93,6 +98,10 @@ class RouteState:
         """Requests that run on the route, streams included."""
         self.failures = 0
         """Failures since the last request that ended without an error."""
+        self.failed_at: float | None = None
+        """The start of the first rest since the latest whole answer; None after a whole answer."""
+        self.is_key_refused = False
+        """Whether the vendor refused the server's key since the latest whole answer."""
         self.rested_at = 0.0
         """The start of the latest rest."""
         self.rests_until = 0.0
@@ -142,16 +151,27 @@ class RouteState:
         """Rests the route after a failure of a request. Returns whether a new rest has started. Failures of
         requests that started before the latest rest belong to that rest: they do not count again."""
         is_new = request_started_at >= self.rested_at
+        backoff = 0.0
         if is_new:
             self.failures += 1
             self.rested_at = now
-        backoff = min(MAX_REST_S, FIRST_REST_S * exp2(min(self.failures - 1, 32))) if is_new else 0.0
+            backoff = min(MAX_REST_S, FIRST_REST_S * exp2(min(self.failures - 1, 32)))
+            if isinstance(error, ProviderKeyRefused) and not error.is_key_renewed:
+                backoff = KEY_REST_S
         retry_after = min(error.retry_after or 0.0, MAX_VENDOR_REST_S)
         self.rests_until = max(self.rests_until, now + backoff, now + retry_after)
         if retry_after > 0 and now + retry_after > self.held_until:
             self.held_until = now + retry_after
             self.vendor_failure = ErrorReport.from_error(error)
         return is_new
+
+    def end_key_rest(self, now: float) -> None:
+        """Ends the rest after a refused key, because the key may be another one now. The next request tries
+        the route. Requests that started before do not rest it again."""
+        if self.is_key_refused:
+            self.rests_until = max(now, self.held_until) if self.rests_until else 0.0
+            self.rested_at = now
+            self.is_key_refused = False
 
 
 MAX_SHOWN_NAMES = 8

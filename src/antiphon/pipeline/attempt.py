@@ -28,8 +28,10 @@ from antiphon.errors import (
     EngineBusy,
     EngineLost,
     EngineUnavailable,
+    ErrorReport,
     ModelNotLoaded,
     ProviderFailed,
+    ProviderKeyRefused,
     ProviderRateLimited,
     ProviderTimeout,
     ProviderUnavailable,
@@ -48,6 +50,7 @@ from antiphon.pipeline.routing import (
     is_full,
     load_parked_engines,
 )
+from antiphon.telemetry.logs import record
 
 T = TypeVar("T")
 
@@ -67,7 +70,14 @@ MAX_ATTEMPTS = 3
 FULL_RETRY_S = 1.0
 """Seconds that callers are told to wait when every route is full."""
 
-ROUTE_FAILURES = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, EngineBusy)
+ROUTE_FAILURES = (
+    ProviderFailed,
+    ProviderUnavailable,
+    ProviderTimeout,
+    ProviderRateLimited,
+    ProviderKeyRefused,
+    EngineBusy,
+)
 """The errors after which the next route is tried."""
 
 UNSUPPORTED = (UnsupportedParameter, ContextLengthExceeded)
@@ -144,12 +154,15 @@ async def try_routes(
         use = RouteUse(route, model, context, policy)
         try:
             if route.in_flight_limit is None or await use.count_in_limit():
-                return await start(use)
+                result = await start(use)
+                search.record_fallback(route)
+                return result
             search.add_full(route)
         except AntiphonError as error:
             use.close(error)
             use.add_try(error.code)
             if search.record_error(use, error):
+                search.record_fallback(None)
                 raise
         except BaseException as error:
             use.close(error)
@@ -166,7 +179,9 @@ class RouteSearch:
         "_context",
         "_engine_deaths",
         "_failure",
+        "_failures",
         "_found_full_route",
+        "_is_exhausted",
         "_model",
         "_pause",
         "_restart_patience",
@@ -191,12 +206,18 @@ class RouteSearch:
         self._restarting: tuple[ModelRoute, ...] = ()
         """The routes whose engine is not available, and is tried again after a pause."""
         self._found_full_route = False
+        self._is_exhausted = False
+        """Whether no further attempt is allowed, or the deadline is over."""
         self._failure: AntiphonError | None = None
+        self._failures: dict[ModelRoute, ErrorReport] = {}
+        """The latest error of each route that failed, in the order of the first ones."""
         self._unsupported: dict[ModelRoute, AntiphonError] = {}
 
     def choose(self, affinity: bytes | None) -> ModelRoute | None:
         """Returns the next route to try; None if the request should wait. Raises the error of the request if
         no route is left."""
+        if self._is_exhausted:
+            raise self._build_error()
         model, clock = self._model, self._context.clock
         skipped = self._skipped + self._restarting
         route = choose_route(model, skipped, clock, affinity)
@@ -233,6 +254,8 @@ class RouteSearch:
         """Returns whether an error ends the request. If not, records the error of the route."""
         self._attempts += use.has_begun and not isinstance(error, EngineUnavailable)
         self._engine_deaths += isinstance(error, EngineLost)
+        if not isinstance(error, UNSUPPORTED):
+            self._failures[use.route] = ErrorReport.from_error(error)
         if self._is_final(error):
             return True
         progress = self._context.progress
@@ -246,18 +269,38 @@ class RouteSearch:
             self._skipped += (use.route,)
         if isinstance(error, UNSUPPORTED):
             self._unsupported[use.route] = error
-        else:
+            return False
+        # Only the operator can correct a refused key. The caller can try again after any other failure.
+        if self._failure is None or not isinstance(error, ProviderKeyRefused):
             self._failure = error
+        self._is_exhausted = not isinstance(error, EngineUnavailable) and (
+            self._attempts >= MAX_ATTEMPTS or self._context.remaining() == 0
+        )
         return False
 
     def _is_final(self, error: AntiphonError) -> bool:
-        """Whether no further route is tried after an error."""
+        """Whether an error ends the request, because every route would repeat it."""
         if isinstance(error, UNSUPPORTED):
             return len(self._model.routes) == 1
         if isinstance(error, EngineUnavailable):
             return self._engine_deaths > MAX_ENGINE_DEATHS
-        is_exhausted = self._attempts >= MAX_ATTEMPTS or self._context.remaining() == 0
-        return is_exhausted or not isinstance(error, ROUTE_FAILURES)
+        return not isinstance(error, ROUTE_FAILURES)
+
+    def record_fallback(self, served: ModelRoute | None) -> None:
+        """Logs a request that needed a second route after a failure. `served`: the route that serves; None if
+        the request fails."""
+        failures = self._failures
+        if not failures or (len(failures) == 1 and served in (None, *failures)):
+            return
+        record(
+            "fallback",
+            request_id=self._context.request_id,
+            model=self._model.label,
+            failed=[route.label for route in failures],
+            codes=[error.code for error in failures.values()],
+            causes=[error.cause or "" for error in failures.values()],
+            served=None if served is None else served.label,
+        )
 
     def _build_error(self) -> AntiphonError:
         """Returns the error of a request that has no route left, and deletes it here. An object in the
@@ -265,6 +308,8 @@ class RouteSearch:
         failure, self._failure = self._failure, None
         unsupported, self._unsupported = self._unsupported, {}
         if failure is not None:
+            self.record_fallback(None)
+            failure.retry_after = self._find_retry_after()
             return failure
         untried = [route for route in self._model.routes if route not in self._skipped]
         if self._found_full_route or any(map(is_full, untried)):
@@ -279,6 +324,21 @@ class RouteSearch:
             if rate_limited
             else _build_unsupported_error(self._model, unsupported)
         )
+
+    def _find_retry_after(self) -> float | None:
+        """Returns the seconds after which the first route can be tried again; None if no vendor has said
+        any. Only the routes that fail or rest count."""
+        now = self._context.clock.monotonic()
+        told = [error.retry_after for error in self._failures.values() if error.retry_after is not None]
+        told += [route.state.held_until - now for route in self._model.routes if has_retry_after(route, now)]
+        if not told:
+            return None
+        rests = [
+            route.state.rests_until - now
+            for route in self._failures
+            if not has_retry_after(route, now) and route.state.rests_until > now
+        ]
+        return min(told + rests)
 
 
 def _can_wait(route: ModelRoute, error: AntiphonError) -> bool:

@@ -11,6 +11,7 @@ writes the route's metrics and the request's list of tries.
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from math import log
@@ -31,6 +32,7 @@ from antiphon.errors import (
     PermissionDenied,
     ProviderBroken,
     ProviderFailed,
+    ProviderKeyRefused,
     ProviderRateLimited,
     ProviderTimeout,
     ProviderUnavailable,
@@ -38,6 +40,7 @@ from antiphon.errors import (
 )
 from antiphon.limits.base import Limiter
 from antiphon.pipeline.spans import close_attempt, open_attempt
+from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
 
@@ -139,6 +142,12 @@ def choose_resting(model: Model, skipped: Collection[ModelRoute], now: float) ->
         and route.engine.state() is EngineState.READY
     ]
     return min(candidates, key=lambda route: route.state.rests_until, default=None)
+
+
+def is_unavailable(route: ModelRoute, now: float) -> bool:
+    """Whether the route rests, or its engine is neither ready nor loaded on request."""
+    state = route.engine.state()
+    return route.state.is_resting(now) or (state is not EngineState.READY and state not in LOADS_ON_REQUEST)
 
 
 def choose_unready(model: Model, skipped: Collection[ModelRoute]) -> ModelRoute | None:
@@ -245,7 +254,14 @@ def _cut_prefix(text: str) -> bytes | None:
     return None if len(text) < LONG_PREFIX else text[:LONG_PREFIX].encode("utf-8", "surrogatepass")
 
 
-RESTING_ERRORS = (ProviderFailed, ProviderUnavailable, ProviderTimeout, ProviderRateLimited, ProviderBroken)
+RESTING_ERRORS = (
+    ProviderFailed,
+    ProviderUnavailable,
+    ProviderTimeout,
+    ProviderRateLimited,
+    ProviderKeyRefused,
+    ProviderBroken,
+)
 """The errors that rest a route. Errors about the request say nothing about the route."""
 
 EXHAUSTED_ERRORS = (RateLimited, BudgetExceeded, LargerThanLimit)
@@ -358,10 +374,36 @@ class RouteUse:
             counts.outcomes[outcome] += 1
             if self.context.span is not None:
                 close_attempt(self.context.span, outcome, self.context.clock.monotonic() - self._started_at)
-        if error is None:
-            state.failures = 0 if self.has_served else state.failures
-        elif isinstance(error, RESTING_ERRORS):
-            counts.rests += state.rest(error, self._started_at, self.context.clock.monotonic())
+        if isinstance(error, RESTING_ERRORS):
+            self._rest(error)
+        elif error is None and self.has_served:
+            state.failures = 0
+            # A request that started before the rest says nothing about the route now.
+            if state.failed_at is not None and self._started_at >= state.rested_at:
+                seconds = round(self.context.clock.monotonic() - state.failed_at, 1)
+                state.failed_at, state.is_key_refused = None, False
+                names = {"model": self._model.label, "route": self.route.label}
+                record("route_serves_again", logging.WARNING, **names, seconds=seconds)
+
+    def _rest(self, error: AntiphonError) -> None:
+        """Rests the route after a failure. Logs the first rest since a whole answer, and the first refusal of
+        the server's key, because it lasts longer."""
+        state, now = self.route.state, self.context.clock.monotonic()
+        self._counts.rests += state.rest(error, self._started_at, now)
+        is_key_refused = isinstance(error, ProviderKeyRefused) and not error.is_key_renewed
+        is_first_refusal = is_key_refused and not state.is_key_refused
+        if state.failed_at is None or is_first_refusal:
+            record(
+                "route_rests",
+                logging.WARNING,
+                model=self._model.label,
+                route=self.route.label,
+                code=error.code,
+                cause=error.cause or error.message,
+                seconds=round(state.rests_until - now, 1),
+            )
+        state.failed_at = now if state.failed_at is None else state.failed_at
+        state.is_key_refused |= is_first_refusal
 
     def add_try(self, code: str | None) -> None:
         """Adds a failed try to the request's list. `code`: the code of its error; None stands for the code

@@ -35,6 +35,7 @@ def build(status: int, message: str = "told", kind: str = "") -> AntiphonError:
         (401, "", ProviderKeyRefused, 502),
         (402, "", ProviderUnavailable, 503),
         (403, "", ProviderKeyRefused, 502),
+        (403, "content_flagged", ProviderRefused, 400),
         (404, "", ProviderModelMissing, 404),
         (408, "", ProviderTimeout, 504),
         (413, "", ProviderRefused, 400),

@@ -158,6 +158,10 @@ class UpstreamCall(Value, frozen=True):
     instead."""
 
 
+CONTENT_FLAGGED = "content_flagged"
+"""The kind of an error about a prompt that a vendor's moderation refused."""
+
+
 class VendorError(Value, frozen=True):
     """An error that a vendor reports in a body, or in an event of a stream."""
 

@@ -11,7 +11,7 @@ from math import isnan, nan
 from string import ascii_lowercase, ascii_uppercase
 from urllib.parse import quote
 
-from antiphon.engines.vendors.base import VendorError
+from antiphon.engines.vendors.base import CONTENT_FLAGGED, VendorError
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,
@@ -82,6 +82,9 @@ above."""
 KEY_REFUSED = frozenset({"API_KEY_INVALID"})
 """Kinds of errors that mean 401, whatever the status. Gemini sends 400 for a wrong key."""
 
+ABOUT_CONTENT = frozenset({CONTENT_FLAGGED, "content_filter", "content_policy_violation"})
+"""Kinds of errors about the prompt. With 403 they do not mean that the key is refused."""
+
 MESSAGES: Mapping[type[ProviderError], str] = {
     ProviderKeyRefused: "refused this server's key; the operator must correct it",
     ProviderModelMissing: "does not have this model",
@@ -149,7 +152,7 @@ def build_error(
     """Returns the error for a vendor's response with this status. `secrets`: removes what must not be in its
     message, its parameter and its cause."""
     error_type = ProviderKeyRefused if error.kind in KEY_REFUSED else ERROR_BY_STATUS.get(status)
-    if error_type is None:
+    if error_type is None or (error_type is ProviderKeyRefused and error.kind in ABOUT_CONTENT):
         error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
     retry_after = error.retry_after if retry_after is None else retry_after

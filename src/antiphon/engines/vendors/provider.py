@@ -323,12 +323,12 @@ class Provider:
             vendor_error = VendorError("")
         error = self.map_error(response.status, vendor_error, response.headers)
         if isinstance(error, ProviderKeyRefused):
-            self.renew_key()
+            error.is_key_renewed = self.renew_key()
         return error
 
-    def renew_key(self) -> None:
-        """Reads the key again, because its file may contain a new one. If the key cannot be read, the old one
-        stays."""
+    def renew_key(self) -> bool:
+        """Reads the key again, because its file may contain a new one. Returns whether it does. If the key
+        cannot be read, the old one stays."""
         with suppress(SettingsError):
             key = self._read_key()
             if key != self._key:
@@ -336,6 +336,8 @@ class Provider:
                 self._headers = self._build_headers()
                 self._keys, self._secrets = self._build_secret_filters()
                 self._heads.clear()
+                return True
+        return False
 
     def _build_secret_filters(self) -> tuple[SecretFilter, SecretFilter]:
         """Builds the filter of the log, and that of messages to callers. Both remove the key, the proxy's

@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, field
 
-from antiphon.engines.vendors.base import MAX_ERROR_BODY, StreamFailure, VendorError, Wire, has_value
+from antiphon.engines.vendors.base import (
+    CONTENT_FLAGGED,
+    MAX_ERROR_BODY,
+    StreamFailure,
+    VendorError,
+    Wire,
+    has_value,
+)
 
 NOTHING = Raw()
 
@@ -144,6 +151,8 @@ class ErrorWire(Wire):
     type: Any = None
     code: Any = None
     param: Any = None
+    metadata: Any = None
+    """OpenRouter's: `flagged_input` is in it if a moderation refused the prompt, with 403."""
 
 
 class AnswerWire(Wire):
@@ -232,6 +241,8 @@ def build_error(error: ErrorWire | str) -> VendorError:
     if isinstance(code, str) and code.isdecimal():
         code = int(code)
     kind = code if isinstance(code, str) else name
+    if isinstance(error.metadata, dict) and "flagged_input" in error.metadata:
+        kind = CONTENT_FLAGGED
     status = code if isinstance(code, int) else STATUSES.get(kind, STATUSES.get(name))
     return VendorError(
         _find_text(error.message),
