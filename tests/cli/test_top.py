@@ -15,11 +15,13 @@ from antiphon.cli.commands.top import (
     DeviceUse,
     Latency,
     ModelRates,
+    build_route_note,
     build_route_table,
     build_tables,
     compute_model_rates,
     compute_route_rates,
     estimate_quantile,
+    list_models_without_route,
     parse_page,
 )
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
@@ -251,3 +253,20 @@ def test_routes_show_what_failed_since_the_first_reading():
     drawn = io.StringIO()
     Console(file=drawn, width=80).print(Group(*build_route_table((route,))))
     assert "one/a" in drawn.getvalue() and build_route_table(()) == []
+
+
+@pytest.mark.parametrize(("counts", "shown"), [((2, 2), ["any"]), ((2, 1), []), ((0, 0), [])])
+def test_a_model_whose_routes_rest_in_each_process_has_none_left(
+    counts: tuple[int, int], shown: list[str]
+) -> None:
+    lines = [f"antiphon_http_processes 2\n{routes_page()}"]
+    for route, count in zip(("one/a", "two/b"), counts, strict=True):
+        lines.append(f'antiphon_route_unavailable{{model="any",route="{route}"}} {count}\n')
+    reading = parse_page("".join(lines), 10.0)
+    assert list_models_without_route(reading) == shown
+    drawn = io.StringIO()
+    Console(file=drawn, width=80).print(
+        Group(*build_route_table(compute_route_rates(reading, reading)), *build_route_note(shown))
+    )
+    assert ("no route left: any" in drawn.getvalue()) == bool(shown)
+    assert (" now" in drawn.getvalue()) == (counts[0] > 0)

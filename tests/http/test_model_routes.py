@@ -35,7 +35,7 @@ EMBEDDINGS = "/v1/embeddings"
 @asynccontextmanager
 async def serving(*routes: ModelRoute, books: Books | None = None) -> AsyncIterator[Served]:
     vectors = ModelRoute(Renderer(ScriptedEmbeddingEngine()), name="engine/e")
-    models = ModelRegistry((Model("m", routes, 7), Model("e", (vectors,), 7)))
+    models = ModelRegistry((Model("m", routes, 7, is_routed=True), Model("e", (vectors,), 7)))
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, 0.0, None if books is None else books.accounting)
     edge = AppState(pipeline, models, OpenAI(), ServerSettings(), clock=FakeClock(), metrics=metrics)
@@ -245,3 +245,30 @@ async def test_a_resting_route_counts_for_the_shortest_retry_after() -> None:
         get_route_engine(second).failures = [ProviderRateLimited("y", retry_after=70.0)]
         reply = await served.ask(CHAT, HELLO)
     assert (reply.status, reply.headers["retry-after"]) == (429, "20")
+
+
+async def test_readiness_and_metrics_name_a_model_whose_routes_all_rest() -> None:
+    first, second = build_pair()
+    for route in (first, second):
+        get_route_engine(route).failures = [ProviderUnavailable("away")]
+
+    async def read(served: Served) -> tuple[int, object, dict[str, str]]:
+        ready = await served.ask("/health/ready")
+        page = (await served.ask("/metrics")).body.decode()
+        gauge = "antiphon_route_unavailable{"
+        values = {
+            line.partition('route="')[2][:3]: line[-3:] for line in page.split("\n") if line.startswith(gauge)
+        }
+        return ready.status, ready.json(), values
+
+    async with serving(first, second) as served:
+        clock = served.edge.clock
+        assert isinstance(clock, FakeClock)
+        assert await read(served) == (200, {"status": "ok"}, {"x/a": "0.0", "y/b": "0.0"})
+        assert (await served.ask(CHAT, HELLO)).status == 503
+        degraded = {"status": "ok", "models_without_route": ["m"]}
+        assert await read(served) == (200, degraded, {"x/a": "1.0", "y/b": "1.0"})
+        clock.advance(1)
+        get_route_engine(first).failures = [ProviderUnavailable("away")]
+        assert (await served.ask(CHAT, HELLO)).status == 200
+        assert await read(served) == (200, {"status": "ok"}, {"x/a": "1.0", "y/b": "0.0"})

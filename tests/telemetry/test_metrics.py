@@ -135,6 +135,7 @@ def test_every_family_of_the_process_is_listed():
         metrics.STORE,
         metrics.STORE_FAILURES,
         metrics.LEDGER,
+        metrics.ROUTE_UNAVAILABLE,
     }  # tests/http/test_metrics.py
     listed = {family.name for family, _ in counted.list_series()}
     assert listed | {family.name for family in elsewhere} == {family.name for family in metrics.FAMILIES}

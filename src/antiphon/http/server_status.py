@@ -26,6 +26,7 @@ from antiphon.errors import AntiphonError
 from antiphon.http.errors import DEFAULT_RETRY_AFTER
 from antiphon.http.state import AppState, ServerFacts
 from antiphon.ledger.base import LedgerState
+from antiphon.pipeline.routing import is_unavailable
 from antiphon.store.base import LAST_BACKUP
 from antiphon.telemetry import exposition
 from antiphon.telemetry.exposition import CONTENT_TYPE, PARKED, Series, Totals, render_page, sum_series
@@ -39,6 +40,7 @@ from antiphon.telemetry.metrics import (
     LEDGER,
     LIMITS,
     PROCESSES,
+    ROUTE_UNAVAILABLE,
     RUNNING,
     START,
     STORE,
@@ -69,6 +71,7 @@ HEALTH_SCHEMA = {
                 "enum": [str(state) for state in EngineState if state not in SERVING_STATES]
             },
         },
+        "models_without_route": {"type": "array", "items": {"type": "string"}},
         "limits": {"enum": [UNAVAILABLE]},
         "coordinator": {"enum": [UNAVAILABLE]},
         "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
@@ -172,10 +175,36 @@ def list_own_series(app_state: AppState) -> Iterator[Series]:
         yield STORE, {("followed",): int(not lost), ("lost",): int(lost)}
     if app_state.database is not None:
         yield STORE_FAILURES, {(): app_state.database.failure_count}
+    unavailable: dict[tuple[str, ...], int] = {}
+    for labels, is_route_unavailable in list_routes(app_state):
+        unavailable[labels] = max(unavailable.get(labels, 0), int(is_route_unavailable))
+    yield ROUTE_UNAVAILABLE, unavailable
     if app_state.ledger is not None:
         state = app_state.ledger.state
         yield LEDGER, {(str(possible_state),): int(possible_state is state) for possible_state in LedgerState}
     yield from app_state.metrics.list_series()
+
+
+def list_routes(app_state: AppState) -> Iterator[tuple[tuple[str, str], bool]]:
+    """Yields the labels of each routed model and route, and whether the route is unavailable. Hosts of one
+    local model are one route. Names of a pattern have the same labels."""
+    now = app_state.clock.monotonic()
+    for model in app_state.models.list_routed():
+        states: dict[str, bool] = {}
+        for route in model.routes:
+            states[route.label] = is_unavailable(route, now) and states.get(route.label, True)
+        for label, is_route_unavailable in states.items():
+            yield (model.label, label), is_route_unavailable
+
+
+def list_models_without_route(app_state: AppState) -> list[str]:
+    """Lists the routed models of which no route is available. A pattern is in the list if one of its names
+    is."""
+    now = app_state.clock.monotonic()
+    models = app_state.models.list_routed()
+    return sorted(
+        {model.label for model in models if all(is_unavailable(route, now) for route in model.routes)}
+    )
 
 
 async def observe_engines(
@@ -215,7 +244,9 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
     async def ready(_request: Request, _services: Services) -> Response:
         """Answers 200 if every model has an engine that serves, limits are counted and the ledger is not
         full. If keys are on, the coordinator must answer too. Otherwise answers 503. Both responses list
-        everything that is not ready, even if the server works without it."""
+        everything that is not ready, even if the server works without it. A routed model without a route is
+        only listed: its vendors fail for every server alike, and its caller gets a better error than a load
+        balancer's."""
         bases = app_state.models.list_bases()
         states = {route.name: route.engine.state() for model in bases for route in model.routes}
         not_ready = {name: str(state) for name, state in states.items() if state not in SERVING_STATES}
@@ -223,7 +254,9 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         is_coordinator_down = app_state.coordinator is not None and not await app_state.coordinator.ping()
         is_limiter_down = app_state.limiter is not None and not app_state.limiter.available
         ledger = LedgerState.WELL if app_state.ledger is None else app_state.ledger.state
+        without_route = list_models_without_route(app_state)
         problems: dict[str, object] = {"unavailable": not_ready} if not_ready else {}
+        problems |= {"models_without_route": without_route} if without_route else {}
         problems |= {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
         problems |= {"limits": UNAVAILABLE} if is_limiter_down else {}
         problems |= {"coordinator": UNAVAILABLE} if is_coordinator_down else {}

@@ -114,6 +114,12 @@ ROUTE_FIRST_EVENT = Family(
 ROUTE_IN_FLIGHT = Family(
     "antiphon_route_in_flight", MetricKind.GAUGE, "Requests that run on routes, also streams.", ROUTE
 )
+ROUTE_UNAVAILABLE = Family(
+    "antiphon_route_unavailable",
+    MetricKind.GAUGE,
+    "HTTP processes in which a route of a routed model rests now, or its engine does not serve.",
+    ROUTE,
+)
 BUDGET_WARNINGS = Family(
     "antiphon_budget_warnings_total",
     MetricKind.COUNTER,
@@ -238,6 +244,7 @@ FAMILIES = (
     ROUTE_RESTS,
     ROUTE_FIRST_EVENT,
     ROUTE_IN_FLIGHT,
+    ROUTE_UNAVAILABLE,
     BUDGET_WARNINGS,
     WEBHOOKS,
     REFUSALS,

@@ -158,6 +158,8 @@ class RouteRates(Struct, frozen=True):
     """Failed attempts per second."""
     rests: int
     """Pauses after failures since the server's start."""
+    unavailable: int
+    """HTTP processes that do not use the route now."""
     first_event: Latency | None
     """Seconds from the start of an attempt to its first event."""
 
@@ -197,8 +199,29 @@ def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> 
         answered=increases.get(SUCCEEDED, 0.0) / seconds if seconds > 0 else 0.0,
         failed=failed_count / seconds if seconds > 0 else 0.0,
         rests=int(later.get_value(f"{ROUTE_PREFIX}rests_total", **labels) or 0),
+        unavailable=int(later.get_value(f"{ROUTE_PREFIX}unavailable", **labels) or 0),
         first_event=estimate_latency(earlier, later, f"{ROUTE_PREFIX}first_event_seconds", **labels),
     )
+
+
+def list_models_without_route(reading: Reading) -> list[str]:
+    """Lists the models of which no HTTP process has a route that is available now."""
+    metric = f"{ROUTE_PREFIX}unavailable"
+    processes = reading.get_value("antiphon_http_processes") or 1
+
+    def count_processes(model: str) -> float:
+        """Returns how many processes at least are without the route that most of them have."""
+        routes = reading.list_label_values(metric, "route", model=model)
+        return min(reading.get_value(metric, model=model, route=route) or 0 for route in routes)
+
+    models = reading.list_label_values(metric, "model")
+    return [model for model in models if count_processes(model) >= processes]
+
+
+def build_route_note(models: Iterable[str]) -> list[RenderableType]:
+    """Builds the line that names the models without a route; an empty list if there are none."""
+    names = ", ".join(escape_unprintable(model) for model in models)
+    return [Text(), Text(f"no route left: {names}", style="bold red")] if names else []
 
 
 def build_route_table(routes: tuple[RouteRates, ...]) -> list[RenderableType]:
@@ -213,7 +236,7 @@ def build_route_table(routes: tuple[RouteRates, ...]) -> list[RenderableType]:
             str(rates.running),
             format_rate(rates.answered),
             format_rate(rates.failed),
-            f"{rates.rests:,}",
+            f"{rates.rests:,}" + (" now" if rates.unavailable else ""),
             format_latency(rates.first_event),
             Text(escape_unprintable(rates.route)),
         )
@@ -376,14 +399,24 @@ class MetricsMonitor:
         )
         routes = compute_route_rates(self._readings[0], self._readings[-1])
         return Group(
-            title, Text(problem_note), *build_tables(self.compute_model_rates()), *build_route_table(routes)
+            title,
+            Text(problem_note),
+            *build_tables(self.compute_model_rates()),
+            *build_route_table(routes),
+            *build_route_note(list_models_without_route(self._readings[-1])),
         )
 
     def build_object(self) -> dict[str, object]:
         """Returns the figures for JSON: times in seconds, rates per second."""
         models = [asdict(model) for model in self.compute_model_rates()]
         routes = [asdict(route) for route in compute_route_rates(self._readings[0], self._readings[-1])]
-        return {"url": self._client.url, "release": self._get_release(), "models": models, "routes": routes}
+        return {
+            "url": self._client.url,
+            "release": self._get_release(),
+            "models": models,
+            "routes": routes,
+            "models_without_route": list_models_without_route(self._readings[-1]),
+        }
 
     def _get_release(self) -> str:
         return self._readings[-1].list_label_values("antiphon_build_info", "version")[0]
