@@ -89,10 +89,10 @@ class Keyed(Served):
 
 
 @asynccontextmanager
-async def keyed(folder, engine=None, **how):
+async def keyed(folder, engine=None, trusted_proxies=(), **how):
     database = open_new_store(folder / "antiphon.db", **how)
     pepper = Pepper(b"p" * 32)
-    async with serving(engine) as plain:
+    async with serving(engine, trusted_proxies=trusted_proxies) as plain:
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenancy = SqlTenancy(database)
@@ -286,6 +286,17 @@ async def test_a_user_gets_another_address_and_none(server):
     ]
     _, owner = await server.person(ProjectRole.OWNER)
     assert (await patched({"email": "eve@example.com"}, token=owner)).status == 403
+
+
+async def test_the_audit_names_the_client_behind_trusted_proxies(tmp_path):
+    async with keyed(tmp_path, trusted_proxies=("127.0.0.1", "10.0.0.0/8")) as server:
+        for name, forwarded in (("One", None), ("Two", "1.2.3.4, 192.0.2.7, 10.1.1.1"), ("Three", "x")):
+            headers = {} if forwarded is None else {"x-forwarded-for": forwarded}
+            reply = await server.asked(server.admin, f"{ROOT}/projects", {"name": name}, headers=headers)
+            assert reply.status == 201
+        page = (await server.asked(server.admin, f"{ROOT}/audit?limit=4")).json()["data"]
+    clients = [(each["detail"].get("name"), each["client"]) for each in page]
+    assert clients == [("Three", "127.0.0.1"), ("Two", "192.0.2.7"), ("One", "127.0.0.1"), (None, None)]
 
 
 async def test_the_audit_tells_fields_before_and_after(server):

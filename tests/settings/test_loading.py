@@ -280,3 +280,9 @@ def test_directories_of_adapters_are_a_list_in_the_environment():
     settings = loaded(environ={"ANTIPHON_LORA_DIRECTORIES": "/a, /b"})
     assert settings.lora.directories == ("/a", "/b")
     assert decode_settings(encode_settings(settings)) == settings
+
+
+@pytest.mark.parametrize("network", ["proxy.example", "10.0.0.0/33", ""])
+def test_a_trusted_proxy_must_be_an_address_or_a_network(network):
+    with pytest.raises(SettingsError, match=r"trusted_proxies: .*10\.0\.0\.0/8"):
+        load_settings({"server": {"trusted_proxies": ["127.0.0.1", network]}}, {}, None, [])

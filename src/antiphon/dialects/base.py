@@ -68,7 +68,7 @@ class Request(Struct):
     """All values of each header, in order, by lower-case name."""
     query_string: bytes = b""
     client: str | None = None
-    """The caller's address, if it is known."""
+    """The client's address as trusted proxies report it, for the log and the audit. None if it is unknown."""
     actor: Actor = LOCAL_ANONYMOUS
     chosen_project: str | None = None
     """The project that the server chose because the request named none that the key can use. A header of the
@@ -79,6 +79,8 @@ class Request(Struct):
     progress: RequestProgress = field(default_factory=RequestProgress)
     span: Span | None = None
     """The request's span in a trace; None without tracing."""
+    peer: str | None = None
+    """The address of the connection, if it has one."""
 
     def query(self) -> list[tuple[str, str]]:
         """Returns the names and values of the query, in order. Empty values are included."""

@@ -67,6 +67,8 @@ class Actor(Value, frozen=True):
     """Whether the key is valid for its project only, and for no other project of its user."""
     expires: int | None = None
     """Unix seconds when the key ends; None if it does not end."""
+    client: str | None = None
+    """The address of the client, for the log and the audit. Nothing that the caller may do depends on it."""
 
     @property
     def admin(self) -> bool:

@@ -165,6 +165,9 @@ class AuditEntry(Struct, frozen=True):
     """Id of the changed object."""
     detail: str = ""
     """JSON of the change, without secrets."""
+    client: str | None = None
+    """The address of the client that made the change; None if it came over no connection, or is older than
+    this field."""
 
 
 CONTROL_CHARACTERS = r"\x00-\x1f\x7f"

@@ -13,11 +13,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.domain.context import AttributeValue, Span, Tracer
+from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
+from antiphon.http.client_address import TrustedProxies
 from antiphon.http.connection import Connection, get_connection
-from antiphon.http.errors import SERVER_ERROR, record_failure, record_refusal, send_error, to_api_error
+from antiphon.http.errors import (
+    SERVER_ERROR,
+    record_failure,
+    record_refusal,
+    sanitize_path,
+    send_error,
+    to_api_error,
+)
 from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
@@ -93,6 +102,7 @@ class Application:
         self._services = ServerServices(app_state)
         self._origin_check = OriginCheck(app_state)
         self._authenticator = Authenticator(app_state)
+        self._proxies = TrustedProxies(app_state.settings.trusted_proxies)
         self._body_reader = BodyReader(app_state)
         self._prefixes = [dialect.prefix for dialect in app_state.dialects]
         self._stream_timeouts = StreamTimeouts(
@@ -106,6 +116,7 @@ class Application:
         method, path, headers = scope["method"], scope["path"], group_headers(scope)
         started_at = asyncio.get_running_loop().time()
         request = _build_request(scope, self._choose_request_id(headers), headers)
+        request.client = self._proxies.find_client(request.peer, headers)
         response = ResponseState(send, request.id)
         send_answer = (
             response.send if self._cors is None else self._add_cors_headers(scope, headers, response.send)
@@ -119,7 +130,8 @@ class Application:
             self._origin_check.require_allowed(scope, headers)
             match = self.routes.find(method, path)
             right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
-            request.actor = await self._authenticator.authenticate(request, right)
+            actor = await self._authenticator.authenticate(request, right)
+            request.actor = replace(actor, client=request.client)
             if request.chosen_project is not None:
                 response.add_header(b"x-antiphon-project", request.chosen_project.encode())
             if match is None:
@@ -195,7 +207,8 @@ class Application:
         """Logs the error of a stream, and returns the event that reports the error to the caller."""
         if request.span is not None:
             request.span.fail(error.code)
-        record_failure("stream_failed", error, request, self._app_state)
+        path = self.routes.get_label(request.path)
+        record_failure("stream_failed", error, request, self._app_state, {"path": path})
         return stream.encoder.encode_error(error)
 
     async def _refuse(
@@ -209,7 +222,9 @@ class Application:
         dialect = self._app_state.get_dialect(request.path)
         if request.span is not None:
             add_refusal(request.span, error, dialect.get_status(error))
-        record_refusal(error, dialect.get_status(error), request, raw_path, self._app_state)
+        is_unknown = isinstance(error, RouteNotFound)
+        path = sanitize_path(raw_path) if is_unknown else self.routes.get_label(request.path)
+        record_refusal(error, dialect.get_status(error), request, path, self._app_state)
         if not response.has_begun:
             headers = build_limit_headers(request.progress.limit_statuses)
             headers += dialect.build_error_headers(error, self._app_state.clock.wall())
@@ -287,7 +302,7 @@ def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
         scope["path"],
         headers,
         scope.get("query_string", b""),
-        client[0] if client else None,
+        peer=client[0] if client else None,
     )
 
 

@@ -1,9 +1,9 @@
 """Errors as HTTP responses, and the log record of a request that ends with an error.
 
 The error determines the status and the headers, and the dialect determines the body. A log record contains no
-text of the caller. The log names only fields that dialects know, and a model by its own name. For an unknown
-route the log contains the path, shortened and escaped, and the client's address. They help the operator to
-find a client with a wrong base URL.
+text of the caller. The log names only fields that dialects know, a model by its own name, and the declared
+path of the endpoint. For an unknown route the log contains the path that was sent, shortened and escaped. It
+helps the operator to find a client with a wrong base URL.
 """
 
 import logging
@@ -20,7 +20,6 @@ from antiphon.errors import (
     InternalError,
     MethodNotAllowed,
     RequestError,
-    RouteNotFound,
 )
 from antiphon.http.authenticate import SCOPE_HEADERS
 from antiphon.http.state import AppState
@@ -113,15 +112,13 @@ def to_api_error(exception: Exception, request_id: str) -> AntiphonError:
 
 
 def record_refusal(
-    error: AntiphonError, status: int, request: Request, raw_path: bytes, app_state: AppState
+    error: AntiphonError, status: int, request: Request, path: str, app_state: AppState
 ) -> None:
-    """Logs an error that is sent as a response, unless it is an InternalError: `to_api_error` has logged
-    it."""
+    """Logs an error that is sent as a response, unless it is an InternalError: `to_api_error` has logged it.
+    `path`: without text of the caller, unless no endpoint has it."""
     if isinstance(error, InternalError):
         return
-    fields: dict[str, object] = {"status": status, "method": request.method}
-    if isinstance(error, RouteNotFound):
-        fields |= {"path": sanitize_path(raw_path), "client": request.client}
+    fields: dict[str, object] = {"status": status, "method": request.method, "path": path}
     record_failure("refused", error, request, app_state, fields)
 
 
@@ -130,9 +127,9 @@ def record_failure(
     error: AntiphonError,
     request: Request,
     app_state: AppState,
-    fields: dict[str, object] | None = None,
+    fields: dict[str, object],
 ) -> None:
-    """Logs an error with the tokens and times of its request."""
+    """Logs an error with the client's address, and the tokens and times of its request."""
     record(
         event,
         choose_log_level(error),
@@ -143,7 +140,8 @@ def record_failure(
             error.param, _list_known_fields(app_state.dialects, app_state.admin_endpoints)
         ),
         model=request.progress.model or None,
-        **(fields or {}),
+        client=request.client,
+        **fields,
         **request.progress.log_fields,
     )
 

@@ -342,7 +342,8 @@ class Protocol(HttpToolsProtocol):
             dialect.get_status(error),
             f"req-{self._options.new_id()}",
         )
-        record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)
+        peer = None if self.client is None else self.client[0]
+        record("refused", logging.INFO, request_id=request_id, status=status, code=error.code, client=peer)
         self.transport.write(
             STATUS_LINE[status]
             + b"content-type: application/json\r\n"

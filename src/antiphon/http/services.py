@@ -170,7 +170,7 @@ class ServerServices:
             raise PermissionDenied(
                 "a web page cannot change the served models without a key: set ANTIPHON_API_KEY and send it"
             )
-        if request.client is None or not is_loopback(request.client):
+        if request.peer is None or not is_loopback(request.peer):
             raise PermissionDenied(
                 "without a key, only callers on this machine can change the served models: set "
                 "ANTIPHON_API_KEY and send it"

@@ -171,4 +171,5 @@ def _report(outcome: RequestOutcome, info: RequestInfo, context: Context, logged
         context.progress.log_fields = fields
     else:
         log_fields = {"request_id": context.request_id, "model": info.model.name, "status": outcome.status}
+        log_fields |= {"path": context.origin.operation, "client": context.actor.client or ""}
         record(info.kind, logging.INFO, **log_fields, **fields)

@@ -307,6 +307,7 @@ def _report(
         context.progress.log_fields = fields
     else:
         log_fields = {"request_id": context.request_id, "model": model.name, "status": outcome.status}
+        log_fields |= {"path": context.origin.operation, "client": context.actor.client or ""}
         record("generation", logging.INFO, **log_fields, **fields)
 
 

@@ -109,8 +109,8 @@ class DirectoryChanges:
         self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
     def attribute_to(self, actor: Actor) -> ChangeAuthor:
-        """Returns the author, time and expected revision of a change."""
-        return ChangeAuthor(actor.id, self.now(), self.directory.revision)
+        """Returns the author, time, expected revision and client of a change."""
+        return ChangeAuthor(actor.id, self.now(), self.directory.revision, actor.client)
 
     def make_id(self, noun: str) -> str:
         """Returns a new unique id that starts with `noun`."""

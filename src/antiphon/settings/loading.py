@@ -6,6 +6,7 @@ path.
 """
 
 import difflib
+import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -229,6 +230,7 @@ def load_settings(
         raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
     _require_usable_values(msgspec.to_builtins(settings), Settings, name_setting)
     _require_addresses(settings)
+    _require_networks(settings.server)
     _require_safe_listener(settings.server, settings.keys.enabled)
     require_dependencies(settings)
     require_complete_webhook(settings.limits, settings.keys.enabled)
@@ -343,6 +345,17 @@ def _require_addresses(settings: Settings) -> None:
             raise SettingsError(
                 f"{name} has no usable host or port; write it as https://HOST or https://HOST:PORT"
             )
+
+
+def _require_networks(server: ServerSettings) -> None:
+    """Raises SettingsError for a proxy that is no address and no network."""
+    for network in server.trusted_proxies:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise SettingsError(
+                f"server.trusted_proxies: {network!r} is no address or network; write 127.0.0.1 or 10.0.0.0/8"
+            ) from None
 
 
 def read_layers(

@@ -158,6 +158,15 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Further host names that are accepted if the server has no key. Loopback names always are.",
         ),
     ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        describe(
+            "ANTIPHON_TRUSTED_PROXIES",
+            "Addresses and networks of proxies whose X-Forwarded-For names the client, for the log and the "
+            "audit (operations.md).",
+            "127.0.0.1",
+        ),
+    ] = ()
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Returns the settings without the key. `repr` and logs show this form."""

@@ -49,6 +49,8 @@ class ChangeAuthor(Struct, frozen=True):
     """Unix seconds."""
     known_revision: int | None = None
     """The revision of the directory against which the change was checked. None: any revision."""
+    client: str | None = None
+    """The address of the client; None if the change came over no connection."""
 
 
 LAST_BACKUP = "last-backup"

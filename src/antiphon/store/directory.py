@@ -81,7 +81,7 @@ class Change(Struct, frozen=True):
         target's id to load the changed object."""
         row = {"at": self.author.at, "actor": self.author.actor, "action": action, "target": target}
         entry = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
-        self.insert(schema.audit, row | entry)
+        self.insert(schema.audit, row | entry | {"client": self.author.client})
 
 
 @contextmanager

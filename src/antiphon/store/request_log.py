@@ -77,7 +77,8 @@ class SqlRecords:
     def note_reading(self, project: str, detail: Mapping[str, object], author: ChangeAuthor) -> None:
         row = {"at": author.at, "actor": author.actor, "action": "project.read_requests", "target": project}
         with self._database.writing() as connection:
-            connection.execute(schema.audit.insert(), row | {"detail": json.dumps(detail), "revision": None})
+            entry = {"detail": json.dumps(detail), "revision": None, "client": author.client}
+            connection.execute(schema.audit.insert(), row | entry)
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
         with change_directory(self._database, author, "the requests cannot be removed") as change:

@@ -99,6 +99,7 @@ audit = Table(
     Column("target", String(200), nullable=False),
     Column("detail", Text, nullable=False),
     Column("revision", BigInteger),
+    Column("client", String(64)),
     Index(None, "target"),
     Index(None, "revision"),
 )

@@ -294,7 +294,7 @@ def _format_audit_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, st
     )
     prefix = f"{row['about']}: " if row.get("about") else ""
     fields = add_names(format_fields(row, "id", "at", "actor", "action", "target"), names, "actor", "target")
-    return {**fields, "change": prefix + "; ".join(texts)}
+    return {**fields, "change": prefix + "; ".join(texts), "client": str(row.get("client") or "")}
 
 
 def _format_change(change: JsonObject) -> str:

@@ -142,6 +142,7 @@ class AuditCard(Struct, frozen=True, kw_only=True):
     actor: str
     action: str
     target: str
+    client: str | None
     detail: dict[str, Any]
     time: str
     about: str
@@ -374,6 +375,7 @@ def build_audit_card(entry: AuditEntry) -> AuditCard:
         actor=entry.actor,
         action=entry.action,
         target=entry.target,
+        client=entry.client,
         detail=remove_context(detail),
         time=format_moment(entry.at),
         about=describe_subject(detail),
