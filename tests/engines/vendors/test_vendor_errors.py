@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.engines.vendors.base import VendorError
 from antiphon.engines.vendors.errors import SecretFilter, build_error, read_retry_after
+from antiphon.engines.vendors.openai.wire_types import decode_error
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,
@@ -53,6 +54,15 @@ def test_each_status_has_its_error(status: int, kind: str, expected: type[Antiph
     error = build(status, kind=kind)
     assert type(error) is expected and error.status == own
     assert "first" in error.message
+
+
+def test_a_prompt_that_openrouters_moderation_flags_is_the_callers_fault():
+    body = (
+        b'{"error": {"code": 403, "message": "your input was flagged",'
+        b' "metadata": {"reasons": ["violence"], "flagged_input": "hit"}}}'
+    )
+    error = build_error("first", 403, decode_error(body), {}, SECRETS)
+    assert type(error) is ProviderRefused and "your input was flagged" in error.message
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, ""), (402, ""), (403, ""), (429, "insufficient_quota")])
