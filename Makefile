@@ -40,8 +40,9 @@ NODE_TESTS := tests/contract/node
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0
 
-# memory takes up to an hour, and ray and prefix_share need a cluster or a server: BENCH=memory asks for one of them.
-BENCH := $(filter-out make_model memory prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# memory takes up to an hour, first_start installs everything, and ray and prefix_share need a cluster or a server:
+# BENCH=memory asks for one of them.
+BENCH := $(filter-out first_start make_model memory prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test
@@ -99,6 +100,7 @@ docs: .venv/serve.stamp ## Write the pages that are made from code again
 
 lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(LOCK) --group lock --output-file requirements/lock.txt
+	@$(LOCK) --group pip --output-file requirements/pip.txt
 	@$(LOCK) pyproject.toml --group build --output-file requirements/serve.txt
 	@$(LOCK) --group native-build --output-file requirements/native-build.txt
 	@$(LOCK) --group native --no-deps --output-file requirements/native.txt
@@ -117,6 +119,14 @@ clean: ## Remove the environments and what the tools left behind
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
 LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header $(ARGS)
+
+# Prints the path of the wheel: a distribution of Linux keeps it in a folder of its own.
+define FIND_PIP
+import ensurepip, pathlib, sysconfig
+folder = sysconfig.get_config_var("WHEEL_PKG_DIR") or pathlib.Path(ensurepip.__file__).parent / "_bundled"
+print(next(pathlib.Path(folder).glob("pip-*.whl")))
+endef
+export FIND_PIP
 
 # What pyproject.toml says of one extra, which uv cannot resolve without the runtime.
 define LIST_EXTRA
@@ -143,11 +153,12 @@ SETTINGS_FILE = $(firstword $(wildcard antiphon.toml $(ANTIPHON_HOME:=/antiphon.
 MODEL_FLAGS = $(if $(SETTINGS_FILE),,$(if $(findstring --model,$(ARGS)),,--model $(MODEL)) \
 	$(if $(filter knowledge,$(EXTRAS)),$(if $(findstring minilm,$(ARGS)),,--model minilm)))
 
-# The setuptools that Python 3.11 puts into every new environment runs code at each start (a .pth file); nothing needs it.
+# The pip that comes with Python is run from its wheel, and installs the locked one. `venv` would install both it and, in
+# Python 3.11, a setuptools that runs code at each start (a .pth file), and compile every module of theirs.
 .venv/made.stamp: | system
 	@echo "Making .venv"
-	@$(PYTHON) -m venv .venv
-	@$(PIP) --quiet uninstall --yes setuptools
+	@$(PYTHON) -m venv --without-pip .venv
+	@PYTHONPATH=$$($(PYTHON) -c "$$FIND_PIP") $(INSTALL) $(LOCKED) requirements/pip.txt
 	@touch $@
 
 # The project itself is built by the locked backend, with nothing fetched on the side.

@@ -110,7 +110,8 @@ def test_the_locks_hold_what_the_project_asks_for():
     runtime = project["project"]["dependencies"] + project["build-system"]["requires"]
     expect_none(unmet(runtime, _lock("serve")))
     expect_none(unmet(runtime + groups["test"], _lock("test")))
-    expect_none(unmet(groups["lock"], _lock("lock")))
+    for tool in ("lock", "pip"):
+        expect_none(unmet(groups[tool], _lock(tool)))
     expect_none(unmet(groups["native"], _lock("native")))
     expect_none(unmet(groups["native-build"], _lock("native-build")))
     for client in (*CLIENTS, "release"):

@@ -59,7 +59,8 @@ def test_an_extra_that_is_not_known_is_named():
 def test_serve_installs_the_chosen_extras_from_their_locks():
     told = make("--dry-run", "--always-make", "serve", "EXTRAS=documents redis")
     locks = re.findall(r"--require-hashes --requirement requirements/(\w+)\.txt\n", told)
-    assert locks == ["serve", "documents", "redis"]
+    assert locks == ["pip", "serve", "documents", "redis"]
+    assert "-m venv --without-pip .venv" in told
     assert "requirements/documents" not in make("--dry-run", "--always-make", "serve")
 
 
