@@ -28,6 +28,7 @@ SITE_PATHS = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "benchmarks.md",
     "README.md": "index.md",
+    "SECURITY.md": "security-policy.md",
     "docs/decisions/README.md": "decisions/index.md",
 }
 """Pages whose path on the site differs from their path in the repository."""

@@ -30,8 +30,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("site")
     for name in ("docs", "scripts", "benchmarks"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-    for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml"):
-        shutil.copy(ROOT / name, tree)
+    shutil.copy(ROOT / "mkdocs.yml", tree)
+    for page in ROOT.glob("*.md"):
+        shutil.copy(page, tree)
     return tree
 
 
@@ -77,8 +78,14 @@ def test_llms_txt_lists_each_page_with_its_text(tree: Path, site: Path) -> None:
 @pytest.fixture
 def short_tree(tmp_path: Path) -> Path:
     """A few short pages and the configuration of the whole site: a build takes a fraction of the time."""
-    pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/RESULTS.md"]
-    for page in (*pages, "docs/decisions/README.md", "docs/quickstart.md", "docs/faq.md"):
+    pages = [path.name for path in ROOT.glob("*.md")]
+    for page in (
+        *pages,
+        "benchmarks/RESULTS.md",
+        "docs/decisions/README.md",
+        "docs/quickstart.md",
+        "docs/faq.md",
+    ):
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text(f"# {page}\n\nA short page.\n")
     for name in ("logo.svg", "favicon.svg", "site.css"):

@@ -22,6 +22,7 @@ RUNNABLE_PROGRAMS = {"curl", "antiphon", "export", "."}
 EXTERNAL_PROGRAMS = {
     "sudo",
     "pip",
+    "pipx",
     "hf",
     "git",
     "asciinema",
