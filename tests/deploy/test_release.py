@@ -30,6 +30,8 @@ EXTRAS = " ".join(name for name in PROJECT["optional-dependencies"] if name != "
 IMPORTS = "import docx, genai_prices, jwt, openpyxl, opentelemetry.sdk, pptx, psycopg, pypdfium2, redis"
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 INSTALL_DEADLINE = 600.0
+NO_INTERNET = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
+"""Variables with which neither pip nor another client reaches anything but this machine."""
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +71,33 @@ def empty_environment(home: Path) -> dict[str, str]:
 @contextmanager
 def make_serving(folder: Path, home: Path) -> Iterator[str]:
     """`make serve` with every extra in an empty home, until it is ready."""
+    with run_until_ready(
+        ["make", "serve", f"EXTRAS={EXTRAS}"], "PORT={}", folder, empty_environment(home)
+    ) as url:
+        yield url
+
+
+@contextmanager
+def run_until_ready(
+    command: list[str], port_argument: str, folder: Path, env: dict[str, str]
+) -> Iterator[str]:
+    """The address of the server that a command starts, until it is ready."""
     port = find_free_port()
-    command = ["make", "serve", f"EXTRAS={EXTRAS}", f"PORT={port}"]
-    env = empty_environment(home)
-    log = home / "log"
+    command = [*command, port_argument.format(port)]
+    log = Path(env["HOME"]) / "log"
     with log.open("wb") as output:
-        made = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
+        started = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output)
     try:
         url = f"http://127.0.0.1:{port}"
         with httpx2.Client(timeout=5) as client:
-            wait_until(lambda: made.poll() is not None or is_ready(client, url), INSTALL_DEADLINE, command)
-        assert made.poll() is None, log.read_text()
+            wait_until(
+                lambda: started.poll() is not None or is_ready(client, url), INSTALL_DEADLINE, str(command)
+            )
+        assert started.poll() is None, log.read_text()
         yield url
     finally:
-        made.terminate()
-        made.wait(60)
+        started.terminate()
+        started.wait(60)
 
 
 def is_ready(client: httpx2.Client, url: str) -> bool:
@@ -125,6 +139,37 @@ def test_the_wheel_and_an_extra_install_from_a_file(release: Path, tmp_path: Pat
     with serving(env=env, cwd=tmp_path, python=python) as server, server.client() as client:
         assert client.get("/version").json() == {"version": VERSION}
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+@pytest.mark.parametrize("form", ["--only-binary", "--no-binary"], ids=["wheel", "source-archive"])
+def test_a_name_installs_and_serves_and_nothing_is_fetched(form: str, release: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    env = empty_environment(tmp_path / "home")
+    command = [tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", form, "antiphon"]
+    command += ["--find-links", release, f"antiphon=={VERSION}"]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    script = [str(tmp_path / "venv" / "bin" / "antiphon"), "serve"]
+    with run_until_ready(script, "--port={}", tmp_path, env | NO_INTERNET) as url:
+        require_answer(url)
+
+
+def test_pipx_runs_it_from_a_file(release: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    env = empty_environment(tmp_path / "home") | {"PIPX_HOME": str(tmp_path / "pipx")}
+    command = [tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "pipx"]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True)
+    (wheel,) = release.glob("*.whl")
+    run = [str(tmp_path / "venv" / "bin" / "pipx"), "run", "--spec", str(wheel), "antiphon", "serve"]
+    with run_until_ready(run, "--port={}", tmp_path, env) as url:
+        require_answer(url)
+
+
+def require_answer(url: str) -> None:
+    """The server has the release's version and answers with the model in its package, which `demo` names."""
+    assert httpx2.get(f"{url}/version").json() == {"version": VERSION}
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "demo"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert "cantor" in {model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]}
 
 
 def test_a_source_archive_serves_with_every_extra(unpacked: Path, tmp_path: Path) -> None:
