@@ -145,8 +145,9 @@ def test_the_wheel_and_an_extra_install_from_a_file(release: Path, tmp_path: Pat
 def test_a_name_installs_and_serves_and_nothing_is_fetched(form: str, release: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     env = empty_environment(tmp_path / "home")
-    command = [tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", form, "antiphon"]
-    command += ["--find-links", release, f"antiphon=={VERSION}"]
+    python = str(tmp_path / "venv" / "bin" / "python")
+    command = [python, "-m", "pip", "install", "--quiet", form, "antiphon"]
+    command += ["--find-links", str(release), f"antiphon=={VERSION}"]
     subprocess.run(command, cwd=tmp_path, env=env, check=True)
     script = [str(tmp_path / "venv" / "bin" / "antiphon"), "serve"]
     with run_until_ready(script, "--port={}", tmp_path, env | NO_INTERNET) as url:
@@ -156,7 +157,7 @@ def test_a_name_installs_and_serves_and_nothing_is_fetched(form: str, release: P
 def test_pipx_runs_it_from_a_file(release: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     env = empty_environment(tmp_path / "home") | {"PIPX_HOME": str(tmp_path / "pipx")}
-    command = [tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "pipx"]
+    command = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "pipx"]
     subprocess.run(command, cwd=tmp_path, env=env, check=True)
     (wheel,) = release.glob("*.whl")
     run = [str(tmp_path / "venv" / "bin" / "pipx"), "run", "--spec", str(wheel), "antiphon", "serve"]
