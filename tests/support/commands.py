@@ -14,11 +14,16 @@ from tests.support.processes import bare_environment
 
 
 def run_command(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = ""
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    stdout: io.TextIOWrapper | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """What a process of its own would print in this directory, with these variables and no other settings.
-    Commands that start processes or threads of their own need one."""
-    pipes = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"), _open_pipe(), _open_pipe()
+    Commands that start processes or threads of their own need one. `stdout`: where it prints, if the test
+    does not read it."""
+    pipes = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"), stdout or _open_pipe(), _open_pipe()
     command = ["antiphon", *arguments]
     variables = bare_environment() | dict(env or {})
     with pytest.MonkeyPatch.context() as patch:
@@ -32,7 +37,9 @@ def run_command(
             patch.setattr(sys, name, pipe)
         with pytest.raises(SystemExit) as ended:
             main()
-    printed = [pipe.buffer.getvalue().decode() for pipe in pipes[1:]]  # type: ignore[attr-defined]
+    printed = [
+        pipe.buffer.getvalue().decode() if isinstance(pipe.buffer, io.BytesIO) else "" for pipe in pipes[1:]
+    ]
     status = ended.value.code or 0
     assert isinstance(status, int), status
     return subprocess.CompletedProcess(command, status, *printed)

@@ -118,22 +118,29 @@ def connect_admin(url: str | None) -> Iterator[Admin]:
 
 def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str | None]:
     """Returns the address of the server to call, and the key for it. Without `url`, this is the server that
-    the local settings describe. If no key is set, a server on this machine gets the operator's key.
+    the local settings describe. If no key is set, a server on this machine gets the operator's key. If the
+    settings file cannot be used, says so, and uses the environment and the defaults.
 
     `may_be_foreign`: whether the server at `url` may belong to someone else. The operator's key then goes to
     `url` only if that server uses this home directory. Raises SettingsError.
     """
+    problem = ""
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
     else:
         from antiphon.cli.serve_options import ServeOptions
 
-        server = ServeOptions().load_settings().server
+        server, problem = ServeOptions().load_listener()
         host = CLIENT_HOSTS.get(server.host, server.host)
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         address, key = f"http://{bracketed}:{server.port}", server.api_key
+    key_source = f"the key of {KEY_VARIABLE}" if key else "no key"
     is_foreign = url is not None and may_be_foreign and not _is_own_server(url)
-    return address, key or (read_operator_key() if _is_local(address) and not is_foreign else None)
+    if not key and _is_local(address) and not is_foreign and (key := read_operator_key()):
+        key_source = f"the key in {find_operator_file()}"
+    if problem:
+        note(f"{problem.removesuffix('.')}. Used {address} and {key_source} instead")
+    return address, key
 
 
 def _is_own_server(address: str) -> bool:

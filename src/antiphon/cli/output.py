@@ -175,6 +175,11 @@ def report_errors(advise: AdviceFunction = advise_on_key, interrupt_message: str
         advice = advise(problem)
         note(f"{problem.message.removesuffix('.')}. {advice}" if advice else problem.message)
         raise typer.Exit(FAILED) from None
+    except (OutputFailed, BrokenPipeError):
+        raise  # `report_output_errors` reports these
+    except OSError as problem:  # such as a file without rights, or a full disk
+        note(f"{problem.filename or 'a file'} cannot be used: {problem.strerror or problem}")
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         if interrupt_message:
             note(interrupt_message)

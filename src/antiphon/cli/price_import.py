@@ -145,7 +145,9 @@ def read_prices(file: Path | None) -> PriceData:
             f"the package genai-prices is not installed: {explain_extra('prices')}; or give --file with the "
             "data.json of its repository"
         ) from missing
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+    except OSError as error:
+        raise SettingsError(f"{file or PACKAGE} cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise SettingsError(
             f"{file or PACKAGE} has no prices in the format of genai-prices: {error}"
         ) from error

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from antiphon.domain.values import Struct, field, replace
 from antiphon.errors import SettingsError
-from antiphon.settings.loading import build_model, load_settings, read_layers
+from antiphon.settings.loading import build_model, explain, load_settings, read_layers
 from antiphon.settings.models import AdapterSettings, ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import (
@@ -18,9 +20,11 @@ from antiphon.settings.schema import (
     add_alias,
     change_model,
     dump_model,
+    list_settings,
     replace_models,
     with_assigned_models,
 )
+from antiphon.settings.server import ServerSettings
 from antiphon.weights.adapter_store import get_default_registry
 from antiphon.weights.gguf import strip_part_number
 from antiphon.weights.hub.cache import find_cache
@@ -59,6 +63,9 @@ SMOLLM2_TABLE: dict[str, object] = {
 }
 """The model of `--model smollm2`: as many sequences as half a GB of KV cache takes, and the sampling values
 that its makers recommend."""
+
+LISTENER_SETTINGS = ("host", "port", "api_key")
+"""The settings of the section `server` that a caller of the server needs."""
 
 DEMO = "demo"
 """`--model demo`, and another name of the first of these models that is served."""
@@ -112,6 +119,29 @@ class ServeOptions(Struct, frozen=True):
             replace_models(settings, map(self._override_model, settings.models)), embedding_models=None
         )
 
+    def load_listener(self) -> tuple[ServerSettings, str]:
+        """Loads the address and the key of the server, without the other settings, which a caller does not
+        need. Also returns the reason if the file cannot be used; the environment and the defaults then apply.
+        Raises SettingsError for an invalid variable."""
+        file, problem = self.find_file(), ""
+        values: dict[str, object] = {}
+        if file is not None:
+            try:
+                section = read_layers({}, {}, file)[0][1].get("server", {})
+                if not isinstance(section, dict):
+                    raise SettingsError(f"server in {file} must be a table")
+                values = {name: section[name] for name in LISTENER_SETTINGS if name in section}
+                _convert_listener(values, lambda path: f"{path} in {file}")
+            except SettingsError as error:
+                problem, values = error.message, {}
+        variables = {
+            name: variable
+            for name, variable, _, _ in list_settings("server")
+            if name in LISTENER_SETTINGS and os.environ.get(variable)
+        }
+        values |= {name: os.environ[variable] for name, variable in variables.items()}
+        return _convert_listener(values, lambda path: variables[path.removeprefix("server.")]), problem
+
     def list_adapters(self) -> list[str]:
         """Returns the adapters of the flags, or of the environment variable if there are no flags. Excludes
         the settings file's adapters."""
@@ -146,11 +176,28 @@ class ServeOptions(Struct, frozen=True):
             return self.config
         home = os.environ.get(HOME_VARIABLE)
         candidates = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
-        return next((path for path in candidates if path.is_file()), None)
+        return next((path for path in candidates if _may_be_file(path)), None)
 
     def _override_model(self, model: ModelSettings) -> ModelSettings:
         """Replaces the file's values of a model by the values of the flags."""
         return build_model({**dump_model(model), **self.model_flags}) if self.model_flags else model
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether a settings file is at the path, or may be in a directory that cannot be searched."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True  # reading it fails with the reason
+
+
+def _convert_listener(values: Mapping[str, object], name_setting: Callable[[str], str]) -> ServerSettings:
+    """Converts LISTENER_SETTINGS. Raises SettingsError."""
+    tree = {"server": values}
+    try:
+        return msgspec.convert(tree, Settings, strict=False).server
+    except msgspec.ValidationError as problem:
+        raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
 
 
 def choose_demo(settings: Settings) -> Settings:

@@ -10,7 +10,7 @@ from antiphon.cli import console
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
 from antiphon.cli.console import now, parse_time
 from antiphon.cli.names import PRICE, find_id
-from antiphon.cli.output import JsonObject, format_fields, print_id, print_list
+from antiphon.cli.output import JsonObject, format_fields, print_id, print_list, report_errors
 from antiphon.cli.output import note as say
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
@@ -134,7 +134,8 @@ def import_prices(
     from antiphon.cli.price_import import ImportOptions, plan_import, read_prices
     from antiphon.cli.serve_options import ServeOptions
 
-    data, settings = read_prices(file), ServeOptions(config=config).load_settings()
+    with report_errors():
+        data, settings = read_prices(file), ServeOptions(config=config).load_settings()
     plan = plan_import(
         data, settings.providers, settings.routed_models, ImportOptions(now(), provider, model, base)
     )
