@@ -26,7 +26,7 @@ from antiphon.auth.single_sign_on import (
     parse_group_rules,
 )
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
-from antiphon.domain.tenancy import ProjectRole
+from antiphon.domain.tenancy import AuditSelection, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.services.changes import DirectoryChanges
@@ -356,7 +356,7 @@ async def test_users_are_added_only_where_that_is_set(world):
     added = next(user for user in world.changes.directory.users if user.id == actor.user)
     assert (added.name, added.email) == ("Ann", "ann@example.org")
     assert Right.GENERATE not in actor.rights
-    entries = await world.tenants.list_audit(OPERATOR, 10, None, None)
+    entries = await world.tenants.list_audit(OPERATOR, 10, None, AuditSelection())
     assert {entry.actor for entry in entries} == {"single-sign-on"}
     await world.verify(world.token(email="ANN@example.org", groups=["staff"]))
     assert len(world.changes.directory.users) == 1
@@ -386,10 +386,10 @@ async def test_groups_start_and_end_memberships_of_ruled_projects(world):
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
     await world.verify(both, RequestedScope(project=other.id))
     assert world.roles(user) == {"default": ProjectRole.OWNER, other.id: ProjectRole.OWNER}
-    entries = len(await world.tenants.list_audit(OPERATOR, 100, None, None))
+    entries = len(await world.tenants.list_audit(OPERATOR, 100, None, AuditSelection()))
     for _ in range(3):
         await world.verify(both, RequestedScope(project=other.id))
-    assert len(await world.tenants.list_audit(OPERATOR, 100, None, None)) == entries
+    assert len(await world.tenants.list_audit(OPERATOR, 100, None, AuditSelection())) == entries
     await world.verify(world.token(groups=[], iat=now), RequestedScope(project="default"))
     assert world.roles(user) == {"default": ProjectRole.OWNER}
     with pytest.raises(PermissionDenied):  # an older token says what was

@@ -47,6 +47,15 @@ def test_the_audit_ends_at_its_limit(antiphon: Run, server: Scripted) -> None:
     assert queries == ["limit=3&target=key_000000000001", "limit=1&target=key_000000000001&before=2"]
 
 
+def test_the_audit_is_read_by_time_actor_and_project(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page()]
+    words = ["--since", "2030-01-01", "--until", "2030-01-02", "--project", "default", "--actor", KEY]
+    assert antiphon("audit", *words, "--url", server.url).stdout == "nothing was changed\n"
+    ((_, path, _, _),) = server.asked
+    query = f"limit=50&since=1893456000&until=1893542400&actor={KEY}&project=default"
+    assert path == f"/admin/v1/audit?{query}"
+
+
 PROJECT, USER, KEY = "proj_0000000000000000001", "user_0000000000000000001", "key_000000000001"
 NAMED = {
     "projects": {"id": PROJECT, "name": "Research"},

@@ -299,6 +299,47 @@ async def test_the_audit_names_the_client_behind_trusted_proxies(tmp_path):
     assert clients == [("Three", "127.0.0.1"), ("Two", "192.0.2.7"), ("One", "127.0.0.1"), (None, None)]
 
 
+async def test_the_audit_is_read_by_time_actor_and_project(server):
+    async def send(path: str, body: dict[str, Any], method: str = "POST", token: str = server.admin) -> str:
+        reply = await server.asked(token, f"{ROOT}/{path}", body, method=method)
+        assert reply.status < 300, reply
+        return reply.json().get("id", "") if reply.body else ""
+
+    async def read(**query: object) -> list[str]:
+        words = "&".join(f"{name}={value}" for name, value in query.items())
+        page = (await server.asked(server.admin, f"{ROOT}/audit?{words}")).json()
+        return [each["action"] for each in page["data"]]
+
+    project, other = [await send("projects", {"name": name}) for name in ("mine", "other")]
+    user, owner = await server.person(ProjectRole.OWNER, project)
+    mine, others = [await send("keys", {"kind": "service", "project": each}) for each in (project, other)]
+    limit = {"measure": "requests", "amount": 5, "window": "day"}
+    for subject, target in (("key", mine), ("key", others), ("project", project), ("project", other)):
+        made = await send("limits", {"subject": subject, "target": target, **limit})
+        if subject == "key":
+            await send(f"limits/{made}", {}, "DELETE")
+    await send(f"projects/{project}", {"note": "changed"}, "PATCH")
+    assert await read(project=project) == [
+        "project.change",
+        "limit.create",
+        "limit.remove",
+        "limit.create",
+        "key.create",
+        "membership.put",
+        "project.create",
+    ]
+    made = await send("keys", {"kind": "access_token", "user": user}, token=owner)
+    latest = (await server.asked(server.admin, f"{ROOT}/audit?limit=1")).json()["data"][0]
+    assert (latest["action"], latest["target"]) == ("key.create", made)
+    assert await read(actor=latest["actor"]) == ["key.create"]
+    everything = await read()
+    assert await read(since=latest["at"] + 1) == await read(until=0) == await read(project="proj_none") == []
+    assert await read(since=0, until=latest["at"] + 1) == everything
+    for wrong in ("since=x", "until=-1"):
+        reply = await server.asked(server.admin, f"{ROOT}/audit?{wrong}")
+        assert (reply.status, reply.error["param"]) == (400, wrong[:5])
+
+
 async def test_the_audit_tells_fields_before_and_after(server):
     async def send(path: str, body: dict[str, Any], method: str = "POST") -> Any:
         reply = await server.asked(server.admin, f"{ROOT}/{path}", body, method=method)

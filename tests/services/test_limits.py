@@ -5,7 +5,7 @@ import pytest
 from antiphon.auth.base import RequestedScope
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
-from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.tenancy import AuditSelection, KeyKind
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
@@ -56,9 +56,9 @@ async def test_the_operator_sets_any_limit_and_the_audit_has_each(world):
     assert (changed.amount, changed.note, changed.created) == (20, "", made[0].created)
     await world.limiting.remove(ADMIN, made[3].id)
     assert world.seen(ADMIN) == [each.id for each in made[:3]]
-    audit = await world.tenants.list_audit(ADMIN, 10, None, made[0].id)
+    audit = await world.tenants.list_audit(ADMIN, 10, None, AuditSelection(target=made[0].id))
     assert [entry.action for entry in audit] == ["limit.change", "limit.create"]
-    assert (await world.tenants.list_audit(ADMIN, 1, None, None))[0].action == "limit.remove"
+    assert (await world.tenants.list_audit(ADMIN, 1, None, AuditSelection()))[0].action == "limit.remove"
     with pytest.raises(NotFound):
         await world.limiting.remove(ADMIN, made[3].id)
 

@@ -10,7 +10,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
-from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
+from antiphon.domain.tenancy import AuditSelection, Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import (
     AuthenticationFailed,
@@ -220,7 +220,7 @@ async def test_only_the_operator_changes_projects_and_reads_the_audit(world):
         tenants.change_project(ann, world.one, "Mine", None, None),
         tenants.add_user(ann, "Eve", None, ""),
         tenants.change_user(ann, world.ben, lambda user: user, True),
-        tenants.list_audit(ann, 10, None, None),
+        tenants.list_audit(ann, 10, None, AuditSelection()),
     ):
         with pytest.raises(PermissionDenied):
             await change
@@ -466,7 +466,7 @@ async def test_a_change_whose_caller_left_holds_all_the_same(world, monkeypatch)
         await anyio.to_thread.run_sync(began.wait)
         group.cancel_scope.cancel()
     may_go_on.set()
-    await world.tenants.list_audit(ADMIN, 1, None, None)  # its turn comes after the change
+    await world.tenants.list_audit(ADMIN, 1, None, AuditSelection())  # its turn comes after the change
     with pytest.raises(AuthenticationFailed):
         await world.ring.verify(secret, RequestedScope())
 

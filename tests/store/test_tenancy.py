@@ -6,7 +6,16 @@ from contextlib import closing
 import pytest
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
-from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, ProjectRole, User
+from antiphon.domain.tenancy import (
+    AuditSelection,
+    Grant,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    ProjectRole,
+    User,
+)
 from antiphon.domain.values import replace
 from antiphon.errors import Conflict, NotFound
 from antiphon.store.base import ChangeAuthor, StoredKey
@@ -122,5 +131,6 @@ def test_the_audit_is_read_by_pages_and_by_target(peopled):
     first = peopled.load_audit_entries(3)
     second = peopled.load_audit_entries(10, before=first[-1].id)
     assert [entry.id for entry in (*first, *second)] == list(range(7, 0, -1))
-    assert {entry.target for entry in peopled.load_audit_entries(10, target="project-1")} == {"project-1"}
-    assert not peopled.load_audit_entries(10, target="project-1\0")
+    of_project = peopled.load_audit_entries(10, selection=AuditSelection(target="project-1"))
+    assert {entry.target for entry in of_project} == {"project-1"}
+    assert not peopled.load_audit_entries(10, selection=AuditSelection(target="project-1\0"))

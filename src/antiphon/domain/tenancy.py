@@ -153,6 +153,23 @@ class Key(Struct, frozen=True):
         return self.family or self.id
 
 
+class AuditSelection(Struct, frozen=True):
+    """The audit entries to read. None selects all. Times are Unix seconds."""
+
+    target: str | None = None
+    """Only entries about the object with this id."""
+    actor: str | None = None
+    """Only changes by this actor."""
+    project: str | None = None
+    """Only entries about this project, its keys, and the limits of both."""
+    since: int = 0
+    until: int = 2**62
+    """Changes at this second are left out."""
+
+
+ALL_CHANGES = AuditSelection()
+
+
 class AuditEntry(Struct, frozen=True):
     """One change and its author."""
 

@@ -13,6 +13,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import (
     AuditEntry,
+    AuditSelection,
     Key,
     KeyKind,
     Membership,
@@ -287,12 +288,12 @@ class TenancyService:
         return await self._changes.apply(rotate)
 
     async def list_audit(
-        self, actor: Actor, limit: int, before: int | None, target: str | None
+        self, actor: Actor, limit: int, before: int | None, selection: AuditSelection
     ) -> Sequence[AuditEntry]:
-        """Lists audit entries, the latest first. Only for the operator."""
+        """Lists the selected audit entries, the latest first. Only for the operator."""
         require_admin(actor)
         return await self._changes.run_in_thread(
-            lambda: self._tenancy.load_audit_entries(limit, before, target)
+            lambda: self._tenancy.load_audit_entries(limit, before, selection)
         )
 
     # --- internals ---

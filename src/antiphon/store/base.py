@@ -7,7 +7,15 @@ from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelecti
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, RecordedRequest, User
+from antiphon.domain.tenancy import (
+    AuditEntry,
+    AuditSelection,
+    Key,
+    Membership,
+    Project,
+    RecordedRequest,
+    User,
+)
 from antiphon.domain.values import Struct
 
 
@@ -116,10 +124,10 @@ class TenancyStore(Protocol):
         """Returns the ids of all service keys."""
 
     def load_audit_entries(
-        self, limit: int, before: int | None = None, target: str | None = None
+        self, limit: int, before: int | None = None, selection: AuditSelection = ALL_CHANGES
     ) -> Sequence[AuditEntry]:
-        """Returns at most `limit` audit entries, the latest first. `before`: only entries with a smaller id.
-        `target`: only entries about this object."""
+        """Returns at most `limit` of the selected audit entries, the latest first. `before`: only entries
+        with a smaller id."""
 
     def note_erasure(self, project: str, removed: Mapping[str, int], author: ChangeAuthor) -> int:
         """Writes an audit entry that counts the removed knowledge tables of a project."""

@@ -11,7 +11,16 @@ import sqlalchemy as sa
 
 from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.tenancy import AuditEntry, Key, KeyKind, Membership, Project, User
+from antiphon.domain.tenancy import (
+    ALL_CHANGES,
+    AuditEntry,
+    AuditSelection,
+    Key,
+    KeyKind,
+    Membership,
+    Project,
+    User,
+)
 from antiphon.domain.values import asdict, fields
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
@@ -172,17 +181,22 @@ class SqlTenancy:
         return change.revision
 
     def load_audit_entries(
-        self, limit: int, before: int | None = None, target: str | None = None
+        self, limit: int, before: int | None = None, selection: AuditSelection = ALL_CHANGES
     ) -> Sequence[AuditEntry]:
-        if target is not None and "\0" in target:
-            return []  # no target contains a NUL, and PostgreSQL refuses to search for it
+        if any("\0" in text for text in (selection.target, selection.actor, selection.project) if text):
+            return []  # no id contains a NUL, and PostgreSQL refuses to search for it
         row = schema.audit.c
         columns = (row[field.name] for field in fields(AuditEntry))
         query = sa.select(*columns).order_by(row.id.desc()).limit(limit)
+        query = query.where(row.at >= selection.since, row.at < selection.until)
         if before is not None:
             query = query.where(row.id < before)
-        if target is not None:
-            query = query.where(row.target == target)
+        if selection.target is not None:
+            query = query.where(row.target == selection.target)
+        if selection.actor is not None:
+            query = query.where(row.actor == selection.actor)
+        if selection.project is not None:
+            query = query.where(_is_about_project(selection.project))
         with self._database.reading() as connection:
             return [AuditEntry(**row) for row in connection.execute(query).mappings()]
 
@@ -298,3 +312,17 @@ class SqlWarnings:
         except sa.exc.IntegrityError:
             return False
         return True
+
+
+def _is_about_project(project: str) -> sa.ColumnElement[bool]:
+    """Whether an audit entry is about a project, its keys, or the limits of both. A limit may be removed, so
+    its target is found in the entry's detail."""
+    row, key = schema.audit.c, schema.keys.c
+    keys = sa.select(key.id).where(key.project == project)
+    limit_targets = sa.exists().where(key.project == project, row.detail.contains(key.id))
+    is_limit = row.action.startswith("limit.")
+    return sa.or_(
+        row.target == project,
+        row.target.in_(keys),
+        sa.and_(is_limit, sa.or_(row.detail.contains(f'"{project}"', autoescape=True), limit_targets)),
+    )

@@ -16,7 +16,7 @@ from antiphon.cli.admin_client import (
     replace_operator_key,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
-from antiphon.cli.console import now, parse_duration, parse_time
+from antiphon.cli.console import now, parse_duration, parse_past, parse_time
 from antiphon.cli.names import (
     KEY,
     OWNERS,
@@ -226,13 +226,29 @@ def audit(
         str | None,
         typer.Option(help="Only changes of this project, user or key: name, e-mail address or id."),
     ] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option(help="Only changes by this user or key: name, e-mail address, prefix or id."),
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Only changes of this project, its keys, and the limits of both: name or id."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="The start: 90d or 12h ago, or a date in UTC. [the first change]")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="The end, in the same form. [now]")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries, the latest first.")] = 50,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
     """List the changes of projects, users and keys, with their authors."""
     with connect_admin(url) as server:
-        query = {"target": find_audited_id(server, target)} if target else None
+        times = {"since": since, "until": until}
+        query = {name: str(parse_past(text)) for name, text in times.items() if text is not None}
+        query |= {"target": find_audited_id(server, target)} if target else {}
+        query |= {"actor": find_audited_id(server, actor)} if actor else {}
+        query |= {"project": find_id(server, PROJECT, project)} if project else {}
         rows = server.list("audit", limit=limit, query=query)
         actor_and_target_ids = (
             [] if as_json else [str(row.get(name)) for row in rows for name in ("actor", "target")]

@@ -58,6 +58,9 @@ ROOT = "/admin/v1"
 CREATED = 201
 NO_CONTENT = 204
 TEXT_SCHEMA: Mapping[str, Any] = {"type": "string"}
+MAX_SECOND = 10**14
+"""The last Unix second that a query can name. In milliseconds it fits every integer type."""
+SECOND_SCHEMA: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
 MAX_PAGE = 1_000
 DEFAULT_PAGE = 100
 """The default number of items on a page."""
@@ -186,6 +189,16 @@ def read_query(
             raise InvalidValue(f"{sanitize_key(name)} occurs twice in the query", param=sanitize_key(name))
         values[name] = value
     return values
+
+
+def read_second(query: Mapping[str, str], name: str, default: int) -> int:
+    """Returns a Unix second of the query, or `default` if the query lacks it. Raises InvalidValue."""
+    text = query.get(name, str(default))
+    if not (
+        text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
+    ):
+        raise InvalidValue(f"{name} must be a time in Unix seconds, at most {MAX_SECOND}", param=name)
+    return int(text)
 
 
 def require_no_query(request: Request) -> None:

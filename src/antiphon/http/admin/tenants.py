@@ -7,7 +7,15 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import Endpoint, Request, Response
-from antiphon.domain.tenancy import AuditEntry, Membership, Project, ProjectRole, Redaction, User
+from antiphon.domain.tenancy import (
+    AuditEntry,
+    AuditSelection,
+    Membership,
+    Project,
+    ProjectRole,
+    Redaction,
+    User,
+)
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.audit_changes import (
@@ -19,8 +27,10 @@ from antiphon.http.admin.audit_changes import (
 )
 from antiphon.http.admin.resource import (
     CREATED,
+    MAX_SECOND,
     NO_CONTENT,
     PAGE_SIZE,
+    SECOND_SCHEMA,
     Email,
     EndpointOptions,
     ListPage,
@@ -35,6 +45,7 @@ from antiphon.http.admin.resource import (
     decode_request,
     read_page_size,
     read_query,
+    read_second,
 )
 from antiphon.services.tenancy import TenancyService
 
@@ -182,7 +193,23 @@ class TenantResource:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Returns the endpoints of projects, users and the audit."""
         number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
-        query = [PAGE_SIZE, declare_parameter("before", number), declare_parameter("target")]
+        query = [
+            PAGE_SIZE,
+            declare_parameter("before", number),
+            declare_parameter("target", description="Only changes of the object with this id"),
+            declare_parameter(
+                "actor", description="Only changes by this key or user; or by a name, as single-sign-on"
+            ),
+            declare_parameter(
+                "project", description="Only changes of this project, its keys, and the limits of both"
+            ),
+            declare_parameter(
+                "since", SECOND_SCHEMA, description="Unix seconds; the default is the first change"
+            ),
+            declare_parameter(
+                "until", SECOND_SCHEMA, description="Unix seconds; changes at this second are left out"
+            ),
+        ]
         return (
             *self._declare_projects(),
             *self._declare_users(),
@@ -320,12 +347,19 @@ class TenantResource:
 
     async def list_audit(self, request: Request) -> Response:
         """Lists changes, the latest first."""
-        query = read_query(request, "limit", "before", "target")
+        query = read_query(request, "limit", "before", "target", "actor", "project", "since", "until")
         limit, before = read_page_size(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
+        selection = AuditSelection(
+            target=query.get("target"),
+            actor=query.get("actor"),
+            project=query.get("project"),
+            since=read_second(query, "since", 0),
+            until=read_second(query, "until", MAX_SECOND),
+        )
         entries = await self._tenants.list_audit(
-            request.actor, limit + 1, None if before is None else int(before), query.get("target")
+            request.actor, limit + 1, None if before is None else int(before), selection
         )
         cards = [(str(entry.id), build_audit_card(entry)) for entry in entries[:limit]]
         return answer_list(cards, len(entries) > limit, AuditPage)

@@ -40,7 +40,9 @@ from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (
     DEFAULT_PAGE,
     MAX_PAGE,
+    MAX_SECOND,
     NO_STORE,
+    SECOND_SCHEMA,
     TEXT_SCHEMA,
     ListPage,
     answer_json,
@@ -48,6 +50,7 @@ from antiphon.http.admin.resource import (
     declare_parameter,
     read_page_size,
     read_query,
+    read_second,
 )
 from antiphon.services.usage import UsageService
 
@@ -224,8 +227,6 @@ _DECODE_ROUTES = msgspec.json.Decoder(list[RouteTryCard]).decode
 
 DEFAULT_SECONDS = 30 * 24 * 3600
 """The default time span of a query in seconds."""
-MAX_SECOND = 10**14
-"""The last Unix second that a query can name. In milliseconds it fits every integer type."""
 MAX_GROUPS = 10_000
 """The most groups of one response."""
 MAX_DIMENSIONS = 6
@@ -378,8 +379,8 @@ class UsageResource:
     def _read_selection(self, query: Mapping[str, str]) -> EntrySelection:
         """Returns the query's selection of entries. `until` defaults to now, `since` to 30 days before
         `until`."""
-        until = _read_second(query, "until", int(self._clock.wall()) + 1)
-        since = _read_second(query, "since", max(0, until - DEFAULT_SECONDS))
+        until = read_second(query, "until", int(self._clock.wall()) + 1)
+        since = read_second(query, "since", max(0, until - DEFAULT_SECONDS))
         if since >= until and "since" not in query:
             raise InvalidValue("until must be greater than 0", param="until")
         if since >= until:
@@ -465,16 +466,6 @@ def _read_conditions(query: Mapping[str, str]) -> Iterator[Condition]:
             yield Condition(dimension, value or None)
 
 
-def _read_second(query: Mapping[str, str], name: str, default: int) -> int:
-    """Returns a Unix second of the query, or `default` if the query lacks it. Raises InvalidValue."""
-    text = query.get(name, str(default))
-    if not (
-        text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SECOND)) and int(text) <= MAX_SECOND
-    ):
-        raise InvalidValue(f"{name} must be a time in Unix seconds, at most {MAX_SECOND}", param=name)
-    return int(text)
-
-
 def _build_file_headers(name: str, selection: EntrySelection, file_format: FileFormat) -> Headers:
     """Returns the headers of a file."""
     file_name = f"{name}-{selection.since // 1000}-{selection.until // 1000}.{file_format}"
@@ -499,11 +490,10 @@ def declare_entries_query() -> list[Mapping[str, Any]]:
 
 def _declare_filters() -> Iterator[Mapping[str, Any]]:
     """Yields the parameters that choose entries."""
-    second = {"type": "integer", "minimum": 0, "maximum": MAX_SECOND}
     since = "Unix seconds; the default is 30 days before `until`"
     until = "Unix seconds; entries that began at this second are left out. The default is now"
-    yield declare_parameter("since", second, description=since)
-    yield declare_parameter("until", second, description=until)
+    yield declare_parameter("since", SECOND_SCHEMA, description=since)
+    yield declare_parameter("until", SECOND_SCHEMA, description=until)
     for field in EntryField:
         description = f"Only entries with this {field.replace('_', ' ')}; empty: entries without one"
         yield declare_parameter(field, description=description)
