@@ -14,7 +14,7 @@ import msgspec
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from antiphon.cli.main import app
+from antiphon.cli.main import HelpGroup, app
 from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
 from antiphon.dialects.common.fields import FIELDS, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
@@ -372,6 +372,10 @@ def build_commands_page() -> str:
         "```",
     ]
     root = typer.main.get_command(app)
+    lines += ["", "| group | commands |", "|---|---|"]
+    for group in HelpGroup:
+        names = [name for name, each in root.commands.items() if each.rich_help_panel == group]
+        lines.append(f"| {group.lower()} | {', '.join(f'`{name}`' for name in names)} |")
     context = typer.Context(root)
     commands = dict(_iterate_commands(root, "antiphon"))
     serve_rows = [_describe_parameter(parameter, context) for parameter in commands["antiphon serve"].params]
@@ -405,6 +409,7 @@ def build_commands_page() -> str:
 
 COMMON_ROWS = {
     "`--url`": "| `--url <str>` | Address of the server. [that of the settings: http://127.0.0.1:8000] |",
+    "`--wide`": "| `--wide` | Show all columns, also those of ids. |",
     "`--json`": "| `--json` | Print one JSON object instead of text. |",
     "`--config`": "| `--config <path>` | Settings file. [antiphon.toml, here or in ANTIPHON_HOME] |",
 }

@@ -1,7 +1,9 @@
 """The commands over the admin API as a user runs them: what they send and print, and one line about what is
 wrong. With a real server they are tested in tests/e2e/test_keys_commands.py."""
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,8 @@ def test_a_list_is_read_to_its_end(antiphon: Run, server: Scripted) -> None:
     ended = antiphon("projects", "list", "--url", server.url)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "CREATED", "STATE", "NOTE"]
-    assert [line.split()[0] for line in lines[1:]] == ["proj_1", "proj_2"]
+    assert lines[0].split() == ["NAME", "STATE", "NOTE"]
+    assert [line.split()[0] for line in lines[1:]] == ["P1", "P2"]
     assert [path.partition("?")[2] for _, path, _, _ in server.asked] == [
         "limit=1000",
         "limit=1000&after=proj_1",
@@ -67,16 +69,18 @@ NAMED = {
 def test_keys_are_listed_with_the_names_of_owners(antiphon: Run, server: Scripted) -> None:
     other = {"id": "key_000000000002", "kind": "admin"}
     server.answers = [page(NAMED["keys"], other), page(NAMED["projects"]), page(NAMED["users"])]
-    head, first, second = antiphon("keys", "list", "--url", server.url).stdout.splitlines()
-    assert head.split()[3:7] == ["PROJECT", "PROJECT_NAME", "USER", "USER_NAME"]
-    assert first.split()[3:7] == [PROJECT, "Research", USER, "Ann"]
-    assert second.split()[3:7] == ["-"] * 4
+    head, first, second = antiphon("keys", "list", "--wide", "--url", server.url).stdout.splitlines()
+    assert head.split() == [
+        *("PREFIX", "KIND", "PROJECT", "USER", "NOTE", "STATE", "MODELS", "ID", "PROJECT_ID", "USER_ID")
+    ]
+    assert first.split()[2:4] == ["Research", "Ann"] and first.split()[-3:] == [KEY, PROJECT, USER]
+    assert second.split()[2:4] == second.split()[-2:] == ["-"] * 2
 
 
 def test_names_that_are_not_yours_to_see_are_left_out(antiphon: Run, server: Scripted) -> None:
     server.answers = [page(NAMED["keys"]), page(NAMED["projects"]), (403, {})]
     ended = antiphon("keys", "list", "--url", server.url)
-    assert ended.stdout.splitlines()[1].split()[3:7] == [PROJECT, "Research", USER, "-"]
+    assert ended.stdout.splitlines()[1].split()[2:4] == ["Research", USER]
     server.answers = [page(NAMED["keys"]), (500, {})]
     assert antiphon("keys", "list", "--url", server.url).returncode == 1
 
@@ -84,9 +88,51 @@ def test_names_that_are_not_yours_to_see_are_left_out(antiphon: Run, server: Scr
 def test_the_audit_names_authors_and_targets(antiphon: Run, server: Scripted) -> None:
     row = {"id": 1, "at": 60, "actor": KEY, "action": "project.change", "target": PROJECT, "changes": []}
     server.answers = [page(row), page(NAMED["projects"]), page(NAMED["keys"])]
-    head, first = (line.split("  ") for line in antiphon("audit", "--url", server.url).stdout.splitlines())
-    named = dict(zip(map(str.strip, filter(None, head)), map(str.strip, filter(None, first)), strict=False))
-    assert (named["ACTOR_NAME"], named["TARGET_NAME"]) == ("ak_a bot", "Research")
+    head, first = antiphon("audit", "--url", server.url).stdout.splitlines()
+    assert head.split() == ["AT", "ACTOR", "ACTION", "TARGET", "CHANGE"]
+    assert re.split("  +", first.strip())[1:] == ["ak_a bot", "project.change", "Research"]
+
+
+NOTE = "the bot of the second floor"
+LONG: dict[str, object] = {
+    "id": KEY, "kind": "access_token", "prefix": "ak_4f0c6e1a2b3d", "project": PROJECT, "user": USER,
+    "note": NOTE, "name": "Department of Phonetics", "email": "ann.e.longname@example.com", "created_at": 0,
+    "expires_at": 1_900_000_000, "at": 1_900_000_000, "actor": KEY, "target": USER,
+    "action": "project.change", "changes": [{"field": "note", "before": NOTE, "after": NOTE}],
+    "subject": "project", "measure": "prompt_tokens", "amount": 10**9, "window": "minute",
+    "models": "claude-sonnet-4-5*", "currency": "USD", "input": "15.000000", "output": "75.25",
+    "cached": "1.5", "request": "0", "since": 1_900_000_000, "until": 1_900_000_000,
+}  # fmt: skip
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output that says that it is a terminal, of the width in COLUMNS."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "words", ["keys list", "audit", "limits list", "prices list", "projects list", "users list"]
+)
+def test_tables_fit_eighty_columns_and_break_no_name(antiphon: Run, server: Scripted, words: str) -> None:
+    shown = []
+    for more in ((), ("--wide",)):
+        server.answers = [page(LONG), *[page(*({**LONG, "id": id_} for id_ in (PROJECT, USER, KEY)))] * 3]
+        raw = io.BytesIO()
+        terminal = Terminal(raw, "utf-8", write_through=True)
+        env = {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}
+        assert antiphon(*words.split(), *more, "--url", server.url, env=env, stdout=terminal).returncode == 0
+        shown.append(re.sub(r"\x1b\[[0-9;]*m", "", raw.getvalue().decode()))
+        assert max(map(len, shown[-1].splitlines())) <= 80
+    narrow, wide = (set(text.split()) for text in shown)
+    assert KEY not in narrow and not {word for word in narrow if word.endswith("_ID") or word == "ID"}
+    assert "ID" in wide
+    names = {"ak_4f0c6e1a2b3d", "Phonetics", "ann.e.longname@example.com", "claude-sonnet-4-5*"}
+    assert names & narrow, "a name is whole"
+    server.answers = [page(LONG), *[page(*({**LONG, "id": id_} for id_ in (PROJECT, USER, KEY)))] * 3]
+    piped = antiphon(*words.split(), "--wide", "--url", server.url).stdout.splitlines()
+    assert len(piped) == 2 and KEY in piped[1].split(), "a line for each row where nobody looks"
 
 
 def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) -> None:

@@ -37,6 +37,16 @@ def test_help_lists_every_command_within_its_time(antiphon_process: Run):
     assert {"serve", "chat", "config", "doctor", "bench", "top", "version"} <= set(done.stdout.split())
 
 
+def test_help_lists_every_command_in_one_group():
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout.splitlines()
+    heads = [line for line in shown if line.endswith(":") and not line.startswith((" ", "Options"))]
+    assert heads == ["Run a server:", "Use a server:", "Administer:", "Models and data:"]
+    listed = [line.split()[0] for line in shown[shown.index(heads[0]) :] if line.startswith("  ")]
+    assert sorted(listed) == sorted(command.commands) and max(map(len, shown)) <= 80
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

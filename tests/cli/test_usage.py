@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.cli.commands.usage import app
 from antiphon.cli.console import now
+from antiphon.cli.main import app
 from antiphon.domain.ledger import EntryField
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
@@ -167,7 +167,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_options_without_effect_are_refused_as_they_were_typed(server: Scripted, words: str) -> None:
-    ended = CliRunner().invoke(app, [*words.split(), "--url", server.url])
+    ended = CliRunner().invoke(app, ["usage", *words.split(), "--url", server.url])
     assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert REFUSED[words] in ended.stderr
     assert server.asked == []
@@ -235,7 +235,7 @@ def test_the_first_price_warns_that_it_sets_the_currency(antiphon: Run, server: 
 def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
     server.answers = [page(price(), price(until=120), price(since=4_000_000_000))]
     lines = antiphon("prices", "list", "--url", server.url).stdout.splitlines()
-    assert [" ".join(line.split()[9:]) for line in lines[1:]] == [
+    assert [" ".join(line.split()[6:]) for line in lines[1:]] == [
         "current",
         "ended 1970-01-01 00:02",
         "future",

@@ -72,6 +72,7 @@ LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or erro
 LogFormat = Annotated[str | None, typer.Option(help="text or json. [text]")]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, also those of ids.")]
 ServerUrl = Annotated[
     str | None,
     typer.Option("--url", help="Address of the server. [that of the settings: http://127.0.0.1:8000]"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 import antiphon
 from antiphon.cli import console
@@ -31,6 +32,9 @@ from antiphon.cli.commands import (
 from antiphon.cli.output import report_output_errors
 
 if TYPE_CHECKING:
+    from typer import Context
+    from typer._click import HelpFormatter
+
     from antiphon.cli.serve_options import ServeOptions
 
 COMPLETION_VARIABLE = "_ANTIPHON_COMPLETE"
@@ -45,8 +49,36 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
+class HelpGroup(StrEnum):
+    """A group of commands in the help of `antiphon`."""
+
+    RUN = "Run a server"
+    USE = "Use a server"
+    ADMINISTER = "Administer"
+    DATA = "Models and data"
+
+
+class GroupedCommands(TyperGroup):
+    """Lists the commands by HelpGroup, in the order of their declarations. Typer does this only in decorated
+    help."""
+
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """See `TyperGroup.format_commands`."""
+        width = max(map(len, self.commands))
+        for group in HelpGroup:
+            with formatter.section(group):
+                formatter.write_dl(
+                    [
+                        (f"{name:{width}}", command.get_short_help_str(formatter.width - width - 6))
+                        for name, command in self.commands.items()
+                        if getattr(command, "rich_help_panel", None) == group
+                    ]
+                )
+
+
 app = typer.Typer(
     name="antiphon",
+    cls=GroupedCommands,
     help="One self-hosted server for chat and text completions.",
     no_args_is_help=True,
     add_completion=False,  # two options that edit the user's files; the command `completion` prints instead
@@ -54,20 +86,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.add_typer(models.app)
-app.add_typer(lora.app)
-app.add_typer(knowledge.app)
-app.add_typer(projects.app)
-app.add_typer(projects.users_app)
-app.add_typer(keys.app)
-app.command("audit")(keys.audit)
-app.add_typer(limits.app)
-app.add_typer(prices.app)
-app.add_typer(requests.app)
-app.add_typer(usage.app)
-app.add_typer(store.app)
-app.add_typer(import_config.app)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -86,21 +104,7 @@ def _antiphon(
     """One self-hosted server for chat and text completions."""
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    print(antiphon.__version__)
-
-
-@app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
-    """Print a completion script. For bash: eval "$(antiphon completion bash)"."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    print(get_completion_script(prog_name="antiphon", complete_var=COMPLETION_VARIABLE, shell=shell))
-
-
-@app.command()
+@app.command(rich_help_panel=HelpGroup.RUN)
 @console.add_serve_options
 def serve(serve_options: "ServeOptions") -> None:
     """Serve models over HTTP."""
@@ -109,7 +113,7 @@ def serve(serve_options: "ServeOptions") -> None:
     raise typer.Exit(command.run(serve_options))
 
 
-@app.command("rolling-restart")
+@app.command("rolling-restart", rich_help_panel=HelpGroup.RUN)
 def rolling_restart(
     pid: Annotated[
         int | None,
@@ -127,7 +131,7 @@ def rolling_restart(
     restart(pid)
 
 
-@app.command()
+@app.command(rich_help_panel=HelpGroup.RUN)
 def reload(
     pid: Annotated[
         int | None,
@@ -145,7 +149,7 @@ def reload(
     command(pid)
 
 
-@app.command("config")
+@app.command("config", rich_help_panel=HelpGroup.RUN)
 @console.add_serve_options
 def show_config(serve_options: "ServeOptions", json: console.Json = False) -> None:
     """Print the settings and their sources.
@@ -156,7 +160,7 @@ def show_config(serve_options: "ServeOptions", json: console.Json = False) -> No
     raise typer.Exit(command.run(serve_options, as_json=json))
 
 
-@app.command()
+@app.command(rich_help_panel=HelpGroup.USE)
 def chat(
     url: console.ServerUrl = None,
     model: Annotated[
@@ -178,7 +182,7 @@ def chat(
     raise typer.Exit(command.run(url, model, system, max_tokens))
 
 
-@app.command()
+@app.command(rich_help_panel=HelpGroup.RUN)
 @console.add_serve_options
 def doctor(
     serve_options: "ServeOptions",
@@ -193,7 +197,7 @@ def doctor(
     raise typer.Exit(command.run(serve_options, load=load, as_json=json))
 
 
-@app.command()
+@app.command(rich_help_panel=HelpGroup.USE)
 def bench(
     url: console.ServerUrl = None,
     model: Annotated[str | None, typer.Option(help="The model. [the first one]")] = None,
@@ -211,7 +215,7 @@ def bench(
     raise typer.Exit(command.run(url, model, plan, as_json=json))
 
 
-@app.command()
+@app.command(rich_help_panel=HelpGroup.RUN)
 def top(
     url: console.ServerUrl = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two readings.")] = 1.0,
@@ -224,6 +228,35 @@ def top(
     from antiphon.cli.commands import top as command
 
     command.run(url, interval, once=once, as_json=json)
+
+
+@app.command(rich_help_panel=HelpGroup.USE)
+def version() -> None:
+    """Print the version."""
+    print(antiphon.__version__)
+
+
+@app.command(rich_help_panel=HelpGroup.USE)
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+    """Print a completion script. For bash: eval "$(antiphon completion bash)"."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    print(get_completion_script(prog_name="antiphon", complete_var=COMPLETION_VARIABLE, shell=shell))
+
+
+app.add_typer(import_config.app, rich_help_panel=HelpGroup.RUN)
+app.add_typer(projects.app, rich_help_panel=HelpGroup.ADMINISTER)
+app.add_typer(projects.users_app, rich_help_panel=HelpGroup.ADMINISTER)
+app.add_typer(keys.app, rich_help_panel=HelpGroup.ADMINISTER)
+app.add_typer(limits.app, rich_help_panel=HelpGroup.ADMINISTER)
+app.add_typer(prices.app, rich_help_panel=HelpGroup.ADMINISTER)
+app.command(rich_help_panel=HelpGroup.ADMINISTER)(usage.usage)
+app.command(rich_help_panel=HelpGroup.ADMINISTER)(keys.audit)
+app.add_typer(requests.app, rich_help_panel=HelpGroup.ADMINISTER)
+app.add_typer(models.app, rich_help_panel=HelpGroup.DATA)
+app.add_typer(lora.app, rich_help_panel=HelpGroup.DATA)
+app.add_typer(knowledge.app, rich_help_panel=HelpGroup.DATA)
+app.add_typer(store.app, rich_help_panel=HelpGroup.DATA)
 
 
 def main() -> None:

@@ -175,14 +175,11 @@ def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
     return names
 
 
-def add_names(row: Mapping[str, str], names: Mapping[str, str], *columns: str) -> dict[str, str]:
-    """Returns a table's row with an additional column of names after each of `columns`, which contain ids."""
-    result: dict[str, str] = {}
-    for column, text in row.items():
-        result[column] = text
-        if column in columns:
-            result[f"{column}_name"] = names.get(text) or "-"
-    return result
+def replace_ids(row: Mapping[str, str], names: Mapping[str, str], *columns: str) -> dict[str, str]:
+    """Returns a table's row with names in the place of the ids in `columns`. The ids follow all other
+    columns, as COLUMN_id. An id without a known name stays."""
+    named = {column: names.get(row[column]) or row[column] for column in columns}
+    return {**row, **named, **{f"{column}_id": row[column] for column in columns}}
 
 
 def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:

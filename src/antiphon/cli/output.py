@@ -16,6 +16,9 @@ from antiphon.errors import AntiphonError
 PIPE_WIDTH = 500
 """Columns of output to a pipe, so that no text is cut."""
 
+COLUMN_GAP = 2
+"""Blanks between two columns of a table."""
+
 JsonObject = Mapping[str, object]
 """A JSON object of the admin API."""
 
@@ -47,13 +50,14 @@ def print_list(
     format_row: Callable[[JsonObject], Mapping[str, str]],
     empty_message: str,
     as_json: bool,
+    wide_columns: Sequence[str] = (),
 ) -> None:
-    """Prints objects as JSON under their noun, or as a table; without objects, prints
+    """Prints objects as JSON under their noun, or as a table without `wide_columns`; without objects, prints
     `empty_message`."""
     if as_json:
         print_json({noun: rows})
     else:
-        print_table([format_row(row) for row in rows], empty_message)
+        print_table([format_row(row) for row in rows], empty_message, wide_columns)
 
 
 def print_object(json_object: JsonObject, as_json: bool) -> None:
@@ -77,21 +81,44 @@ def format_fields(row: JsonObject, *names: str) -> dict[str, str]:
     return {name: format_field(name, row.get(name)) for name in names}
 
 
-def print_table(rows: Sequence[Mapping[str, str]], empty_message: str) -> None:
-    """Prints rows as a table, or `empty_message` if there are no rows."""
+def print_table(
+    rows: Sequence[Mapping[str, str]], empty_message: str, hidden_columns: Sequence[str] = ()
+) -> None:
+    """Prints rows as a table without `hidden_columns`, or `empty_message` if there are no rows. In a terminal,
+    cells of a table that is too wide break between words. Users copy names and ids, so a word breaks only if
+    that is not enough, the longest first."""
     if not rows:
         print(empty_message)
         return
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        table.add_column(name.upper(), overflow="fold")  # users copy ids, so they must be complete
-    for row in rows:
-        table.add_row(*(Text(escape_unprintable(cell)) for cell in row.values()))
-    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    columns = {
+        name: [escape_unprintable(row[name]) for row in rows]
+        for name in rows[0]
+        if name not in hidden_columns
+    }
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    widths = [max(map(cell_len, (name, *cells))) for name, cells in columns.items()]
+    least_widths = [
+        max(map(cell_len, (name, *(word for cell in cells for word in cell.split()))))
+        for name, cells in columns.items()
+    ]
+    excess = sum(widths) + COLUMN_GAP * (len(widths) - 1) - console.width
+    while excess > 0 and max(widths) > 1:
+        index = max(
+            range(len(widths)), key=lambda index: (widths[index] > least_widths[index], widths[index])
+        )
+        widths[index] -= 1
+        excess -= 1
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
+    for name, width in zip(columns, widths, strict=True):
+        table.add_column(name.upper(), overflow="fold", width=width)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, cells))
+    console.print(table)
 
 
 def print_fields(json_object: JsonObject) -> None:

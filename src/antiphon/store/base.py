@@ -8,6 +8,7 @@ from antiphon.domain.limits import BudgetWarning, Limit
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import (
+    ALL_CHANGES,
     AuditEntry,
     AuditSelection,
     Key,

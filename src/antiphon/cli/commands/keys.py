@@ -22,11 +22,11 @@ from antiphon.cli.names import (
     OWNERS,
     PROJECT,
     USER,
-    add_names,
     fetch_names,
     find_audited_id,
     find_id,
     find_optional_id,
+    replace_ids,
 )
 from antiphon.cli.output import (
     CallFailed,
@@ -56,6 +56,7 @@ def list_keys(
     user: Annotated[
         str | None, typer.Option(help="Only keys of this user: name, e-mail address or id.")
     ] = None,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
@@ -76,7 +77,8 @@ def list_keys(
             if not as_json and any(row.get(name) for row in keys)
         ]
         names = fetch_names(server, kinds)
-        print_list("keys", keys, lambda row: _format_row(row, names), NO_KEYS, as_json)
+        hidden = () if wide else ("models", "id", "project_id", "user_id")
+        print_list("keys", keys, lambda row: _format_row(row, names), NO_KEYS, as_json, hidden)
 
 
 @app.command()
@@ -239,6 +241,7 @@ def audit(
     ] = None,
     until: Annotated[str | None, typer.Option(help="The end, in the same form. [now]")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries, the latest first.")] = 50,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
@@ -256,7 +259,10 @@ def audit(
         names = fetch_names(
             server, [kind for kind in OWNERS.values() if any(map(kind.is_id, actor_and_target_ids))]
         )
-        print_list("audit", rows, lambda row: _format_audit_row(row, names), "nothing was changed", as_json)
+        hidden = () if wide else ("client", "id", "actor_id", "target_id")
+        print_list(
+            "audit", rows, lambda row: _format_audit_row(row, names), "nothing was changed", as_json, hidden
+        )
 
 
 def _print_secret(response: JsonObject, as_json: bool, file_message: str = "") -> None:
@@ -309,8 +315,9 @@ def _format_audit_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, st
         else []
     )
     prefix = f"{row['about']}: " if row.get("about") else ""
-    fields = add_names(format_fields(row, "id", "at", "actor", "action", "target"), names, "actor", "target")
-    return {**fields, "change": prefix + "; ".join(texts), "client": str(row.get("client") or "")}
+    fields = format_fields(row, "at", "actor", "action", "target")
+    fields |= {"change": prefix + "; ".join(texts), "client": str(row.get("client") or "")}
+    return replace_ids(fields | format_fields(row, "id"), names, "actor", "target")
 
 
 def _format_change(change: JsonObject) -> str:
@@ -321,10 +328,9 @@ def _format_change(change: JsonObject) -> str:
 
 def _format_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
     models = {"models": "all"} if row.get("models") is None else format_fields(row, "models")
-    fields = add_names(
-        format_fields(row, "id", "kind", "prefix", "project", "user"), names, "project", "user"
-    )
-    return {**fields, **models, "state": _format_state(row), **format_fields(row, "note")}
+    fields = format_fields(row, "prefix", "kind", "project", "user", "note")
+    fields |= {"state": _format_state(row)} | models | format_fields(row, "id")
+    return replace_ids(fields, names, "project", "user")
 
 
 def _format_state(row: JsonObject) -> str:

@@ -88,6 +88,7 @@ def list_tables(
     table: Annotated[
         str | None, typer.Argument(help="List this table's documents. [list the tables]")
     ] = None,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
@@ -97,11 +98,13 @@ def list_tables(
             rows = server.call("GET").get("data")
             tables = rows if isinstance(rows, list) else []
             empty_message = "there is no table; antiphon knowledge create NAME makes one"
-            print_list("tables", tables, _format_table, empty_message, as_json)
+            hidden: tuple[str, ...] = () if wide else ("bytes", "updated_at")
+            print_list("tables", tables, _format_table, empty_message, as_json, hidden)
         else:
             documents = [row for row, _ in server.list_rows(table, "documents")]
             empty_message = f"there is no document; antiphon knowledge add {table} FILE adds one"
-            print_list("documents", documents, _format_document, empty_message, as_json)
+            hidden = () if wide else ("created_at", "id")
+            print_list("documents", documents, _format_document, empty_message, as_json, hidden)
 
 
 @app.command()
@@ -190,8 +193,8 @@ def _format_table(row: JsonObject) -> dict[str, str]:
 def _format_document(row: JsonObject) -> dict[str, str]:
     state = str(row.get("state"))
     state_text = f"{state} {row.get('progress')}%" if state == "indexing" else state
-    fields = format_fields(row, "id", "name", "bytes", "chunks")
-    return {**fields, "state": state_text, **format_fields(row, "created_at", "error")}
+    fields = format_fields(row, "name", "bytes", "chunks")
+    return {**fields, "state": state_text, **format_fields(row, "error", "created_at", "id")}
 
 
 def _format_hit(row: JsonObject) -> dict[str, str]:

@@ -7,7 +7,7 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
-from antiphon.cli.names import LIMIT, OWNERS, add_names, fetch_names, find_id, find_target
+from antiphon.cli.names import LIMIT, OWNERS, fetch_names, find_id, find_target, replace_ids
 from antiphon.cli.output import (
     CallFailed,
     JsonObject,
@@ -51,6 +51,7 @@ def list_limits(
     target: Annotated[
         str | None, typer.Option(help="Only limits of this key, user, project or model: name or id.")
     ] = None,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
@@ -61,7 +62,8 @@ def list_limits(
         rows = server.list("limits", query=query)
         subjects = {row.get("subject") for row in rows if not as_json}
         names = fetch_names(server, [kind for owner, kind in OWNERS.items() if owner in subjects])
-        print_list("limits", rows, lambda row: _format_row(row, names), NO_LIMITS, as_json)
+        hidden = () if wide else ("id", "target_id")
+        print_list("limits", rows, lambda row: _format_row(row, names), NO_LIMITS, as_json, hidden)
 
 
 @app.command("set")
@@ -167,8 +169,9 @@ def _find_limit(server: Admin, words: list[str], window: Window | None, models: 
 def _format_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
     models = {"models": "all"} if row.get("models") is None else format_fields(row, "models")
     known_names = {} if row.get("subject") == Subject.MODEL else names
-    fields = add_names(format_fields(row, "id", "subject", "target"), known_names, "target")
-    return {**fields, "limit": _describe_limit(row), **models, **format_fields(row, "note")}
+    fields = format_fields(row, "subject", "target")
+    fields |= {"limit": _describe_limit(row)} | models | format_fields(row, "note", "id")
+    return replace_ids(fields, known_names, "target")
 
 
 def _format_status(row: JsonObject) -> JsonObject:

@@ -23,9 +23,6 @@ DEPLOY_PATH = "/empower/api/v1/lora"
 
 HUB_PREFIX = "hf:"
 
-ROOT_CHARACTERS = 23
-"""Displayed characters of an adapter's content: `sha256:` and the beginning of the digest."""
-
 
 @app.command("add")
 def add_adapter(
@@ -60,7 +57,9 @@ def add_adapter(
 
 
 @app.command("list")
-def list_adapters(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
+def list_adapters(
+    wide: console.Wide = False, url: console.ServerUrl = None, as_json: console.Json = False
+) -> None:
     """List the server's adapters with their base models."""
     with _connect_client(url) as client:
         adapters = [row for row in client.list_model_rows() if row.parent]
@@ -69,10 +68,10 @@ def list_adapters(url: console.ServerUrl = None, as_json: console.Json = False) 
             print_json({"adapters": rows})
         else:
             table = [
-                {"name": row.id, "model": row.parent or "", "content": (row.root or "")[:ROOT_CHARACTERS]}
-                for row in adapters
+                {"name": row.id, "model": row.parent or "", "content": row.root or ""} for row in adapters
             ]
-            print_table(table, "no adapter is loaded; antiphon lora add NAME=PATH loads one")
+            empty_message = "no adapter is loaded; antiphon lora add NAME=PATH loads one"
+            print_table(table, empty_message, () if wide else ("content",))
 
 
 @app.command("remove")

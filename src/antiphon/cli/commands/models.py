@@ -79,7 +79,9 @@ def convert_model(
 
 
 @app.command("list")
-def list_models(config: console.Config = None, as_json: console.Json = False) -> None:
+def list_models(
+    wide: console.Wide = False, config: console.Config = None, as_json: console.Json = False
+) -> None:
     """List fetched models with their sizes and references."""
 
     with _find_cache(config) as cache:
@@ -87,7 +89,7 @@ def list_models(config: console.Config = None, as_json: console.Json = False) ->
         if as_json:
             print_json(_build_listing(cache, rows, leftovers))
         else:
-            _print_table(cache, rows, leftovers)
+            _print_table(cache, rows, leftovers, wide)
 
 
 @app.command("remove")
@@ -211,14 +213,15 @@ def _build_listing(cache: "HubCache", rows: list[_FileRow], leftovers: "list[Lef
     return {"directory": str(cache.root), "models": [asdict(row) for row in rows], "unfinished": unfinished}
 
 
-def _print_table(cache: "HubCache", files: list[_FileRow], leftovers: "list[Leftover]") -> None:
-    cells = [(file.name, _format_size(file.bytes), file.commit[:8], file.reference) for file in files]
+def _print_table(cache: "HubCache", files: list[_FileRow], leftovers: "list[Leftover]", wide: bool) -> None:
+    cells = [(file.name, _format_size(file.bytes), file.reference, file.commit) for file in files]
     cells += [
-        ("(unfinished)", _format_size(leftover.size), "", f"hf:{leftover.repository}")
+        ("(unfinished)", _format_size(leftover.size), f"hf:{leftover.repository}", "")
         for leftover in leftovers
     ]
-    rows = [dict(zip(("name", "size", "commit", "reference"), values, strict=True)) for values in cells]
-    print_table(rows, f"no model was fetched yet; antiphon fetches them to {cache.root}")
+    rows = [dict(zip(("name", "size", "reference", "commit"), values, strict=True)) for values in cells]
+    empty_message = f"no model was fetched yet; antiphon fetches them to {cache.root}"
+    print_table(rows, empty_message, () if wide else ("commit",))
 
 
 def _format_size(byte_count: int) -> str:

@@ -27,10 +27,13 @@ NO_PRICES = (
 
 
 @app.command("list")
-def list_prices(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
+def list_prices(
+    wide: console.Wide = False, url: console.ServerUrl = None, as_json: console.Json = False
+) -> None:
     """List prices, including ended prices, for a million tokens."""
     with connect_admin(url) as server:
-        print_list("prices", server.list("prices"), _format_row, NO_PRICES, as_json)
+        hidden = () if wide else ("since", "id")
+        print_list("prices", server.list("prices"), _format_row, NO_PRICES, as_json, hidden)
 
 
 @app.command()
@@ -193,11 +196,11 @@ def _format_imported_price(row: JsonObject) -> dict[str, str]:
 
 
 def _format_row(row: JsonObject) -> dict[str, str]:
-    fields = format_fields(row, "id", "models", "currency", "input", "cached", "output", "request", "since")
+    fields = format_fields(row, "models", "input", "cached", "output", "request", "currency")
     for name in ("input", "cached", "output", "request"):
         amount = parse_decimal(fields[name])
         fields[name] = fields[name] if amount is None else format_money(amount)
-    return {**fields, "state": _format_state(row), **format_fields(row, "note")}
+    return {**fields, "state": _format_state(row), **format_fields(row, "note", "since", "id")}
 
 
 def _format_state(row: JsonObject) -> str:

@@ -1,12 +1,13 @@
 """`antiphon projects` and `antiphon users`: projects, users and memberships of a running server."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import Admin, connect_admin
-from antiphon.cli.names import PROJECT, USER, ObjectKind, find_id
+from antiphon.cli.names import PROJECT, USER, ObjectKind, fetch_names, find_id, replace_ids
 from antiphon.cli.output import (
     JsonObject,
     format_field,
@@ -27,10 +28,13 @@ User = Annotated[str, typer.Argument(help="The user's name, e-mail address or id
 
 
 @app.command("list")
-def list_projects(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
+def list_projects(
+    wide: console.Wide = False, url: console.ServerUrl = None, as_json: console.Json = False
+) -> None:
     """List projects."""
     with connect_admin(url) as server:
-        print_list("projects", server.list("projects"), _format_project, "there is no project", as_json)
+        rows, hidden = server.list("projects"), () if wide else ("created", "id")
+        print_list("projects", rows, _format_project, "there is no project", as_json, hidden)
 
 
 @app.command()
@@ -68,12 +72,19 @@ def restore(project: Project, url: console.ServerUrl = None) -> None:
 
 
 @app.command()
-def members(project: Project, url: console.ServerUrl = None, as_json: console.Json = False) -> None:
+def members(
+    project: Project,
+    wide: console.Wide = False,
+    url: console.ServerUrl = None,
+    as_json: console.Json = False,
+) -> None:
     """List the members of a project and their roles."""
     empty_message = f"{project} has no member; antiphon projects add-member {project} USER adds one"
     with connect_admin(url) as server:
         rows = server.list("projects", find_id(server, PROJECT, project), "members")
-        print_list("members", rows, _format_member, empty_message, as_json)
+        names = fetch_names(server, [USER] if rows and not as_json else [])
+        hidden = () if wide else ("user_id",)
+        print_list("members", rows, lambda row: _format_member(row, names), empty_message, as_json, hidden)
 
 
 @app.command()
@@ -99,11 +110,14 @@ def remove_member(project: Project, user: User, url: console.ServerUrl = None) -
 
 
 @users_app.command("list")
-def list_users(url: console.ServerUrl = None, as_json: console.Json = False) -> None:
+def list_users(
+    wide: console.Wide = False, url: console.ServerUrl = None, as_json: console.Json = False
+) -> None:
     """List users."""
     empty_message = "there is no user; antiphon users create NAME makes one"
     with connect_admin(url) as server:
-        print_list("users", server.list("users"), _format_user, empty_message, as_json)
+        rows, hidden = server.list("users"), () if wide else ("created", "id")
+        print_list("users", rows, _format_user, empty_message, as_json, hidden)
 
 
 @users_app.command("create")
@@ -176,26 +190,26 @@ def _find_membership(server: Admin, project: str, user: str) -> tuple[str, ...]:
 
 def _format_project(row: JsonObject) -> dict[str, str]:
     return {
-        **format_fields(row, "id", "name"),
-        "created": format_field("created_at", row.get("created_at")),
+        **format_fields(row, "name"),
         "state": _format_state(row, "archived"),
         **format_fields(row, "note"),
+        "created": format_field("created_at", row.get("created_at")),
+        **format_fields(row, "id"),
     }
 
 
-def _format_member(row: JsonObject) -> dict[str, str]:
-    return {
-        **format_fields(row, "user", "role"),
-        "since": format_field("created_at", row.get("created_at")),
-    }
+def _format_member(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
+    since = format_field("created_at", row.get("created_at"))
+    return replace_ids({**format_fields(row, "user", "role"), "since": since}, names, "user")
 
 
 def _format_user(row: JsonObject) -> dict[str, str]:
     return {
-        **format_fields(row, "id", "name", "email"),
-        "created": format_field("created_at", row.get("created_at")),
+        **format_fields(row, "name", "email"),
         "state": _format_state(row, "disabled"),
         **format_fields(row, "note"),
+        "created": format_field("created_at", row.get("created_at")),
+        **format_fields(row, "id"),
     }
 
 

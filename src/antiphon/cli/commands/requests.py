@@ -60,6 +60,7 @@ def list_requests(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100, help="Most requests, the latest first.")
     ] = 20,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
     as_json: console.Json = False,
 ) -> None:
@@ -67,7 +68,8 @@ def list_requests(
     with connect_admin(url) as server:
         query = {"project": find_id(server, PROJECT, project)}
         rows = server.list("requests", limit=limit, query=query)
-        print_list("requests", rows, _format_request, f"{project} has no recorded request", as_json)
+        empty_message, hidden = f"{project} has no recorded request", () if wide else ("expires_at",)
+        print_list("requests", rows, _format_request, empty_message, as_json, hidden)
 
 
 @app.command("read")
@@ -106,9 +108,9 @@ def _find_latest(server: Admin, project: str) -> JsonObject:
 
 
 def _format_request(row: JsonObject) -> dict[str, str]:
-    fields = format_fields(row, "id", "created_at", "expires_at")
     body = str(row.get("request"))
     return {
-        **fields,
+        **format_fields(row, "id", "created_at"),
         "request": body if len(body) <= SHOWN_CHARACTERS else body[: SHOWN_CHARACTERS - 3] + "...",
+        **format_fields(row, "expires_at"),
     }

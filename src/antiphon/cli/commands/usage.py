@@ -38,6 +38,8 @@ COUNT_HEADINGS = {
     "cached_tokens": "CACHED",
     "output_tokens": "OUTPUT",
 }
+WIDE_COUNTS = ("cached_tokens",)
+"""Counts that only --wide shows, as the means."""
 MEAN_HEADINGS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
 
 
@@ -54,7 +56,7 @@ class Selection(Struct, frozen=True):
         return {"since": str(self.since), "until": str(self.until), **self.conditions, **parameters}
 
 
-def print_report(server: Admin, selection: Selection, limit: int) -> None:
+def print_report(server: Admin, selection: Selection, limit: int, wide: bool = False) -> None:
     """Fetches the sums and prints them, with a chart over time unless they are grouped by time."""
     from rich.console import Console
 
@@ -62,7 +64,8 @@ def print_report(server: Admin, selection: Selection, limit: int) -> None:
     dimensions = [dimension for dimension in selection.by.split(",") if dimension]
     parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
     parts += [] if set(dimensions) & set(BUCKETS) else [_build_chart(server, selection)]
-    parts += [_build_table(report, dimensions, _fetch_names(server, dimensions)), *_list_notes(report, limit)]
+    names = _fetch_names(server, dimensions)
+    parts += [_build_table(report, dimensions, names, wide), *_list_notes(report, limit)]
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
 
@@ -98,7 +101,7 @@ def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, st
 
 
 def _build_table(
-    report: JsonObject, dimensions: Sequence[str], names: Mapping[tuple[str, str], str]
+    report: JsonObject, dimensions: Sequence[str], names: Mapping[tuple[str, str], str], wide: bool
 ) -> "Table":
     """Builds the table of a report: one row for each group, and a last row of sums."""
     from rich.table import Table
@@ -106,21 +109,24 @@ def _build_table(
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for dimension in dimensions or [""]:
-        table.add_column(escape_unprintable(dimension).upper())
+        table.add_column(escape_unprintable(dimension).upper(), overflow="fold")
     currency = report.get("currency")
     cost = f"COST {currency}" if isinstance(currency, str) else "COST"
-    for heading in (*COUNT_HEADINGS.values(), cost, *MEAN_HEADINGS.values()):
+    counts = [name for name in COUNT_HEADINGS if wide or name not in WIDE_COUNTS]
+    means = list(MEAN_HEADINGS) if wide else []
+    headings = [*(COUNT_HEADINGS[name] for name in counts), cost, *(MEAN_HEADINGS[name] for name in means)]
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in _get_rows(report):
         group = _require_object(row.get("by"))
         table.add_row(
             *(Text(_format_name(dimension, group.get(dimension), names)) for dimension in dimensions),
-            *_format_figures(row),
+            *_format_figures(row, counts, means),
         )
     table.add_row(
         "all",
         *[""] * (len(dimensions) - 1),
-        *_format_figures(_require_object(report.get("total"))),
+        *_format_figures(_require_object(report.get("total")), counts, means),
         style="bold",
     )
     return table
@@ -135,11 +141,11 @@ def _format_name(dimension: str, value: object, names: Mapping[tuple[str, str], 
     return escape_unprintable(names.get((dimension, str(value)), str(value)))
 
 
-def _format_figures(row: JsonObject) -> list[str]:
-    counts = [f"{_to_int(row[name]):,}" for name in COUNT_HEADINGS]
-    means = [f"{mean:,.0f}" if isinstance(mean := row[name], int | float) else "-" for name in MEAN_HEADINGS]
+def _format_figures(row: JsonObject, counts: Sequence[str], means: Sequence[str]) -> list[str]:
+    count_cells = [f"{_to_int(row[name]):,}" for name in counts]
+    mean_cells = [f"{mean:,.0f}" if isinstance(mean := row[name], int | float) else "-" for name in means]
     is_unknown = row["unpriced"] == row["requests"] and row["requests"]
-    return [*counts, "-" if is_unknown else escape_unprintable(str(row["cost"])), *means]
+    return [*count_cells, "-" if is_unknown else escape_unprintable(str(row["cost"])), *mean_cells]
 
 
 def _list_notes(report: JsonObject, limit: int) -> list[str]:
@@ -176,11 +182,7 @@ JSON_LINES = "jsonl"
 OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
 """The kinds of objects in conditions, by the condition's name."""
 
-app = typer.Typer(rich_markup_mode=None)
-"""An app without a name, so that its command becomes a main command."""
 
-
-@app.command()
 def usage(
     by: Annotated[
         str | None,
@@ -212,6 +214,7 @@ def usage(
     requested_format: Annotated[
         str | None, typer.Option("--format", help="table, csv or json. [table]")
     ] = None,
+    wide: console.Wide = False,
     url: console.ServerUrl = None,
 ) -> None:
     """Show usage and cost, in total and over time."""
@@ -223,7 +226,7 @@ def usage(
         conditions, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
         selection = Selection("model" if by is None else by, *times, _find_ids(server, conditions))
         if output_format == "table":
-            print_report(server, selection, limit or DEFAULT_ROWS)
+            print_report(server, selection, limit or DEFAULT_ROWS, wide)
         elif entries:
             _write_parts(server.stream("usage", "entries", **selection.build_query(format=output_format)))
         else:
