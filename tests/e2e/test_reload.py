@@ -211,7 +211,7 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
     for line in both:
         assert [gateway.ask(line, name) for name in ("other", "cantor")] == [200, 200]
     gateway.write(BASE, LOCAL.replace("sequences = 2", "sequences = 3"))
-    assert gateway.reload().stdout == "changed model other\n"
+    assert gateway.reload().stdout == "changed model other (sequences)\n"
     for line in both:
         assert gateway.ask(line, "other") == 200
     gateway.write(BASE)
@@ -311,7 +311,7 @@ def read_generations(line: Line, key: str) -> dict[str, float]:
 
 def test_adapters_follow_their_changed_model(gateway: Gateway, both: list[Line]) -> None:
     gateway.write(BASE.replace('path = "cantor"', 'path = "cantor"\nsequences = 3'))
-    assert gateway.reload().stdout == "changed model cantor\n"
+    assert gateway.reload().stdout.startswith("changed model cantor (")
     for line in both:
         assert [gateway.ask(line, name) for name in ("adapted", "cantor")] == [200, 200]
     wait_until(lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "the old host has ended")
@@ -336,7 +336,8 @@ def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line
     )
     status, card = both[0].ask("POST", "/admin/v1/reload", key=gateway.admin)
     assert status == 200
-    assert card["providers"] == {"added": ["second"], "changed": [], "removed": []}
+    assert card["providers"] == {"added": ["second"], "changed": [], "removed": [], "settings": {}}
+    assert card["new_keys"] == []
     assert card["restart"] == ["server.drain_timeout", "limits.reserve_tokens"]
     assert [gateway.ask(line, "second/fake") for line in both] == [200, 200]
     service = both[1].ask("POST", "/admin/v1/keys", {"kind": "service", "project": "default"}, gateway.admin)
@@ -350,7 +351,11 @@ def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line
 def test_a_signal_reloads_and_a_new_key_is_used(
     gateway: Gateway, both: list[Line], upstream: ScriptedUpstream
 ) -> None:
-    (gateway.home / "vendor.key").write_text(KEY + "-new")
+    key_file = gateway.home / "vendor.key"
+    key_file.write_text(KEY + "-newer\n")
+    assert gateway.reload().stdout == "read the new key of provider first\n"
+    assert gateway.reload().stdout == "nothing changed\n"
+    key_file.write_text(KEY + "-new")
     began = datetime.now(UTC)
 
     def is_done() -> bool:

@@ -84,9 +84,11 @@ def format_fields(row: JsonObject, *names: str) -> dict[str, str]:
 def print_table(
     rows: Sequence[Mapping[str, str]], empty_message: str, hidden_columns: Sequence[str] = ()
 ) -> None:
-    """Prints rows as a table without `hidden_columns`, or `empty_message` if there are no rows. In a terminal,
-    cells of a table that is too wide break between words. Users copy names and ids, so a word breaks only if
-    that is not enough, the longest first."""
+    """Prints rows as a table without `hidden_columns`, or `empty_message` if there are no rows.
+
+    In a terminal, cells of a table that is too wide break between words. Users copy names and ids, so a word
+    breaks only if that is not enough, the longest first.
+    """
     if not rows:
         print(empty_message)
         return

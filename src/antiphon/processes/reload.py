@@ -6,10 +6,12 @@ changes. So does a process that ends or does not reply. Reloads run one after th
 """
 
 import asyncio
+import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
@@ -17,7 +19,13 @@ from antiphon.errors import AntiphonError, ErrorReport, InternalError, SettingsE
 from antiphon.processes.engine_hosts import EngineHost, EngineHosts
 from antiphon.processes.ipc import to_line
 from antiphon.processes.workers import Workers
-from antiphon.settings.changes import ReloadReport, compare_settings, list_removed_models
+from antiphon.regular_files import read_text
+from antiphon.settings.changes import (
+    ReloadReport,
+    compare_settings,
+    compare_tables,
+    list_removed_models,
+)
 from antiphon.settings.models import list_host_names
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.settings.server import ServerSettings
@@ -60,6 +68,21 @@ class CurrentSettings(Struct):
     settings: Settings
     removed_models: tuple[str, ...] = ()
     """The models that reloads have removed, and whose metrics stay."""
+    key_digests: Mapping[str, bytes] = field(default_factory=dict)
+    """The digests of the providers' key files, by the provider's name."""
+
+
+def digest_key_files(settings: Settings) -> dict[str, bytes]:
+    """Returns the digest of each provider's key file, so that a reload can tell that a key is new. Leaves out
+    files that cannot be read: the HTTP processes refuse them."""
+    digests: dict[str, bytes] = {}
+    for name, provider in settings.providers.items():
+        kind, _, path = (provider.key or "").partition(":")
+        if kind == "file":
+            with suppress(OSError, ValueError, RuntimeError):
+                key = read_text(Path(path).expanduser()).strip()
+                digests[name] = hashlib.sha256(key.encode()).digest()
+    return digests
 
 
 class Reloadable(Struct, frozen=True):
@@ -126,6 +149,7 @@ class Reloads(Struct):
         try:
             async with asyncio.timeout(READ_S):
                 new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
+                new_digests = await asyncio.to_thread(digest_key_files, new_settings)
         except TimeoutError:
             raise SettingsError(
                 f"the settings were not read and checked within {READ_S:g} s; a file does not answer"
@@ -140,8 +164,12 @@ class Reloads(Struct):
             await self.server_state.hosts.stop(added, HOST_DEADLINE)
             raise
         late_processes = await self._apply(new_settings, added, group)
+        old_digests = self.server_state.current.key_digests
+        self.server_state.current.key_digests = new_digests
         return replace(
-            compare_settings(old_settings, new_settings, restart_only), unconfirmed_processes=late_processes
+            compare_settings(old_settings, new_settings, restart_only),
+            new_keys=compare_tables(old_digests, new_digests).changed,
+            unconfirmed_processes=late_processes,
         )
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:

@@ -45,7 +45,14 @@ from antiphon.processes.ipc import to_line
 from antiphon.processes.knowledge.host import KnowledgeHost
 from antiphon.processes.model_loads import ModelLoads
 from antiphon.processes.pause_answers import answer_pause
-from antiphon.processes.reload import HOST_DEADLINE, CurrentSettings, Reloadable, ReloadHooks, Reloads
+from antiphon.processes.reload import (
+    HOST_DEADLINE,
+    CurrentSettings,
+    Reloadable,
+    ReloadHooks,
+    Reloads,
+    digest_key_files,
+)
 from antiphon.processes.workers import MARGIN, Workers
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.telemetry.logs import record
@@ -200,7 +207,7 @@ class _Supervisor:
         node: ClusterNode | None,
         home: Path | None,
     ) -> None:
-        self._current = CurrentSettings(settings)
+        self._current = CurrentSettings(settings, key_digests=digest_key_files(settings))
         self._listener = listener
         self._runtime = runtime
         self._programs = programs

@@ -4,7 +4,9 @@ Reads no file.
 
 from collections.abc import Mapping, Sequence
 
-from antiphon.domain.values import Struct
+import msgspec
+
+from antiphon.domain.values import Struct, field
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 MAX_LISTED = 10
@@ -21,10 +23,18 @@ class NameChanges(Struct, frozen=True):
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The changed settings of each changed name. A model that was local and now has routes, or the other way
+    round, has none."""
 
     def describe(self, noun: str) -> list[str]:
-        """Returns a text for each kind of change that happened, as `added model a, b`."""
-        verbs = {"added": self.added, "changed": self.changed, "removed": self.removed}
+        """Returns a text for each kind of change that happened, as `added model a, b` and
+        `changed model c (queue)`."""
+        changed = tuple(
+            f"{name} ({', '.join(self.settings[name])})" if self.settings.get(name) else name
+            for name in self.changed
+        )
+        verbs = {"added": self.added, "changed": changed, "removed": self.removed}
         return [f"{verb} {noun} {join_names(names)}" for verb, names in verbs.items() if names]
 
 
@@ -34,6 +44,8 @@ class ReloadReport(Struct, frozen=True):
     providers: NameChanges = NameChanges()
     models: NameChanges = NameChanges()
     aliases: NameChanges = NameChanges()
+    new_keys: tuple[str, ...] = ()
+    """Names of providers whose key file has another key."""
     restart_settings: tuple[str, ...] = ()
     """Names of settings whose new value acts only after a restart."""
     unconfirmed_processes: tuple[str, ...] = ()
@@ -46,6 +58,8 @@ class ReloadReport(Struct, frozen=True):
             *self.models.describe("model"),
             *self.aliases.describe("alias"),
         ]
+        if self.new_keys:
+            parts.append(f"read the new key of provider {join_names(self.new_keys)}")
         parts = parts or ["nothing changed"]
         if self.restart_settings:
             parts.append(f"only a restart applies {join_names(self.restart_settings)}")
@@ -76,11 +90,21 @@ def compare_settings(
 
 def compare_tables(before: Mapping[str, object], after: Mapping[str, object]) -> NameChanges:
     """Compares two tables: which names were added, which values changed, and which names were removed."""
+    changed = tuple(name for name in after if name in before and after[name] != before[name])
     return NameChanges(
         added=tuple(name for name in after if name not in before),
-        changed=tuple(name for name in after if name in before and after[name] != before[name]),
+        changed=changed,
         removed=tuple(name for name in before if name not in after),
+        settings={name: _list_changed_settings(before[name], after[name]) for name in changed},
     )
+
+
+def _list_changed_settings(before: object, after: object) -> tuple[str, ...]:
+    """Returns the settings that differ between two tables of one kind."""
+    if type(before) is not type(after) or not isinstance(after, msgspec.Struct):
+        return ()
+    names = type(after).__struct_fields__
+    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
 
 
 def _index_models(settings: Settings) -> dict[str, object]:

@@ -13,21 +13,25 @@ from antiphon.settings.changes import NameChanges, ReloadReport
 
 
 class ChangedNames(Struct, frozen=True, kw_only=True):
-    """Names that a reload added, changed and removed."""
+    """Names that a reload added, changed and removed. `settings`: the changed settings of each changed
+    name."""
 
     added: list[str]
     changed: list[str]
     removed: list[str]
+    settings: dict[str, list[str]]
 
 
 class ReloadCard(Struct, frozen=True, kw_only=True):
-    """The changes of a reload. `restart`: changed settings that take effect only after a restart of the
-    server. `late`: processes that have not confirmed the change yet."""
+    """The changes of a reload. `new_keys`: providers whose key file has another key. `restart`: changed
+    settings that take effect only after a restart of the server. `late`: processes that have not confirmed
+    the change yet."""
 
     object: Literal["reload"] = "reload"
     providers: ChangedNames
     models: ChangedNames
     aliases: ChangedNames
+    new_keys: list[str]
     restart: list[str]
     late: list[str]
 
@@ -69,6 +73,7 @@ def build_reload_card(report: ReloadReport) -> ReloadCard:
         providers=_build_names(report.providers),
         models=_build_names(report.models),
         aliases=_build_names(report.aliases),
+        new_keys=list(report.new_keys),
         restart=list(report.restart_settings),
         late=list(report.unconfirmed_processes),
     )
@@ -77,5 +82,8 @@ def build_reload_card(report: ReloadReport) -> ReloadCard:
 def _build_names(changes: NameChanges) -> ChangedNames:
     """Builds the part of a card about providers, models or aliases."""
     return ChangedNames(
-        added=list(changes.added), changed=list(changes.changed), removed=list(changes.removed)
+        added=list(changes.added),
+        changed=list(changes.changed),
+        removed=list(changes.removed),
+        settings={name: list(names) for name, names in changes.settings.items()},
     )
