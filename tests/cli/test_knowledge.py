@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,14 +68,16 @@ async def test_a_bar_shows_how_far_a_file_is(ask: Ask, server: Serving, tmp_path
         arguments = ("knowledge", "add", "t", "long.txt", "--url", server.served.url)
         with open_screen(*arguments, cwd=tmp_path, env={"ANTIPHON_HOME": str(tmp_path)}) as shown:
             shown.expect("long.txt")
-            shown.expect("0%")
+            shown.expect("0/")
             loop.call_soon_threadsafe(hold.set)
-            shown.expect("100%")
+            shown.expect("chunks")
             shown.expect("added long.txt: ")
             assert shown.end() == 0
             return shown.text
 
-    assert "\u2501" in await asyncio.to_thread(look), "the bar is drawn"
+    shown = await asyncio.to_thread(look)
+    assert "\u2501" in shown, "the bar is drawn"
+    assert re.search(r"\b(\d{3})/\1\b", shown), "it counts all chunks"
 
 
 async def list_contents(server: Serving, table: str) -> tuple[list[Any], list[Any]]:

@@ -216,12 +216,12 @@ class KnowledgeApiClient:
         return ids
 
     def add_file(
-        self, table: str, file: Path, sizes: Mapping[str, object], report_percent: ReportItems
+        self, table: str, file: Path, sizes: Mapping[str, object], report_progress: ReportItems
     ) -> JsonObject:
         """Adds a file and waits until the server has indexed it.
 
-        `report_percent`: receives the percentage of the progress, and 100. Raises SettingsError for a file
-        that cannot be read.
+        `report_progress`: receives the number of indexed chunks and of all chunks, once the server has read
+        the file. Raises SettingsError for a file that cannot be read.
         """
         try:
             content = file.read_bytes()
@@ -234,11 +234,12 @@ class KnowledgeApiClient:
         while True:
             document = response if isinstance(response, dict) else {}
             state, wait_reason = document.get("state"), document.get("error")
-            progress = document.get("progress")
+            chunks, total = document.get("chunks"), document.get("total_chunks")
             if state == "indexing" and wait_reason not in (None, last_wait_reason):
                 last_wait_reason = wait_reason
                 note(f"{file.name} {wait_reason}")
-            report_percent(progress if isinstance(progress, int) else 0, 100)
+            if isinstance(chunks, int) and isinstance(total, int):
+                report_progress(chunks, total)
             if state == "failed":
                 raise CallFailed(str(document.get("error")))
             if state != "indexing":

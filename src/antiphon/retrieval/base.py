@@ -146,6 +146,8 @@ class DocumentInfo(Struct, frozen=True):
     """Parts of a READY document that could not be read, for example a page."""
     created_at: int
     updated_at: int
+    total_chunks: int | None = None
+    """Number of chunks of an INDEXING document. The knowledge service sets it once the file is split."""
 
 
 class DocumentPage(Struct, frozen=True):

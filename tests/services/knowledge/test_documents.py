@@ -191,6 +191,8 @@ async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
         hold.set()
         await until(lambda: len(at.engine.asked) > 20)
         hold.clear()
+        part = await at.service.get_document(ALICE, "t", begun.id)
+        assert begun.total_chunks is None and 0 < part.chunks < len(expected) == part.total_chunks
     async with open_service(tmp_path) as at:
         document = await wait_for(at, DocumentState.READY)
         assert document.id == begun.id

@@ -169,16 +169,22 @@ def import_table(
 
 @contextmanager
 def show_progress(description: str) -> Iterator[ReportItems]:
-    """Shows a progress bar on standard error while the context lasts. Shows nothing if standard error is no
-    terminal."""
+    """Shows a progress bar of chunks on standard error while the context lasts. Shows nothing if standard
+    error is no terminal."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bars:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("chunks"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bars:
         task = bars.add_task(description, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
@@ -192,9 +198,11 @@ def _format_table(row: JsonObject) -> dict[str, str]:
 
 def _format_document(row: JsonObject) -> dict[str, str]:
     state = str(row.get("state"))
-    state_text = f"{state} {row.get('progress')}%" if state == "indexing" else state
+    if state == "indexing":
+        total = row.get("total_chunks")
+        state += ", is being read" if total is None else f" {row.get('chunks')} of {total} chunks"
     fields = format_fields(row, "name", "bytes", "chunks")
-    return {**fields, "state": state_text, **format_fields(row, "error", "created_at", "id")}
+    return {**fields, "state": state, **format_fields(row, "error", "created_at", "id")}
 
 
 def _format_hit(row: JsonObject) -> dict[str, str]:

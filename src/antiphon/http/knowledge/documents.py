@@ -49,7 +49,8 @@ class UploadForm(Struct, frozen=True, kw_only=True):
 
 class DocumentCard(Struct, frozen=True, kw_only=True):
     """A document. `progress` is in percent. `error` tells why it failed, or what it waits for, and `warnings`
-    what could not be read. `digest` names the content and the sizes of the chunks. Times are Unix seconds."""
+    what could not be read. `chunks` counts what is indexed, of `total_chunks`, which is null until the file
+    is read. `digest` names the content and the sizes of the chunks. Times are Unix seconds."""
 
     object: Literal["knowledge_document"] = "knowledge_document"
     id: str
@@ -60,6 +61,7 @@ class DocumentCard(Struct, frozen=True, kw_only=True):
     state: DocumentState
     progress: int
     chunks: int
+    total_chunks: int | None
     error: str | None
     warnings: list[str]
     digest: str
@@ -106,6 +108,7 @@ def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
         state=info.state,
         progress=info.progress,
         chunks=info.chunks,
+        total_chunks=info.chunks if info.state is DocumentState.READY else info.total_chunks,
         error=info.error,
         warnings=list(info.warnings),
         digest=info.digest,

@@ -235,16 +235,17 @@ class DocumentJobs:
     async def describe(
         self, project: str, table: str, documents: Sequence[DocumentInfo]
     ) -> list[DocumentInfo]:
-        """Returns the documents. If a document waits for its model, its `error` is the reason."""
+        """Returns the documents, with the number of chunks of those that are indexed. If a document waits for
+        its model, its `error` is the reason."""
+
+        def describe_upload(document: DocumentInfo) -> DocumentInfo:
+            if document.state is not DocumentState.INDEXING:
+                return document
+            uploads, id_ = self._dependencies.uploads, make_id(project, table, document.digest)
+            return replace(document, error=uploads.read_note(id_), total_chunks=uploads.read_total(id_))
 
         def read() -> list[DocumentInfo]:
-            uploads = self._dependencies.uploads
-            return [
-                replace(document, error=uploads.read_note(make_id(project, table, document.digest)))
-                if document.state is DocumentState.INDEXING
-                else document
-                for document in documents
-            ]
+            return [describe_upload(document) for document in documents]
 
         if any(document.state is DocumentState.INDEXING for document in documents):
             return await asyncio.to_thread(read)
@@ -392,6 +393,8 @@ class DocumentJob:
         self._find_actor()
         if self._split is None:
             self._split = await self._split_file(model)
+            chunk_count = len(self._split.chunks)
+            await asyncio.to_thread(dependencies.uploads.write_total, order.id, chunk_count)
         if model is not None:
             await self._load_known_vectors(document)
         await self._put_missing_batches(document, self._split, model)

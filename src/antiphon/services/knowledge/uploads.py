@@ -4,6 +4,7 @@
     <directory>/<id>.data    the file
     <directory>/<id>.json    the order, which tells how to read the file; it is written last
     <directory>/<id>.note    why the document waits for its model
+    <directory>/<id>.total   the number of chunks, once the file is split
 
 An id is a digest of the table and the content, so equal files are stored once. The process that works on a
 file holds a lock on it. The lock ends with the process.
@@ -28,7 +29,7 @@ from antiphon.retrieval.knowledge import ChunkSizes
 UPLOADS = "uploads"
 """The folder of uploaded files in the knowledge directory."""
 
-DATA, ORDER, NOTE, BEGUN, PARTIAL = ".data", ".json", ".note", ".begun", ".part"
+DATA, ORDER, NOTE, TOTAL, BEGUN, PARTIAL = ".data", ".json", ".note", ".total", ".begun", ".part"
 
 LONGEST_NOTE = 1000
 """The most characters of a note. Longer notes are cut."""
@@ -234,12 +235,26 @@ class UploadFolder:
         except (OSError, ValueError):
             return None
 
+    def write_total(self, upload_id: str, chunks: int) -> None:
+        """Stores the number of chunks of a split file. Ignores errors of the disk."""
+        with suppress(OSError):
+            if self.is_complete(upload_id):
+                (self._directory / (upload_id + TOTAL)).write_text(str(chunks), "ascii")
+
+    def read_total(self, upload_id: str) -> int | None:
+        """Returns the number of chunks of a file; None before the file is split."""
+        try:
+            return int((self._directory / (upload_id + TOTAL)).read_text("ascii"))
+        except (OSError, ValueError):
+            return None
+
     def remove(self, upload_id: str) -> None:
-        """Removes the order, the note and the file of an upload. The order is removed first, so that an
+        """Removes the order, the notes and the file of an upload. The order is removed first, so that an
         interrupted removal leaves no order without a file. Ignores errors of the disk."""
         with suppress(OSError):
             (self._directory / (upload_id + ORDER)).unlink(missing_ok=True)
             (self._directory / (upload_id + NOTE)).unlink(missing_ok=True)
+            (self._directory / (upload_id + TOTAL)).unlink(missing_ok=True)
             self.get_path(upload_id).unlink(missing_ok=True)
 
     @contextmanager
@@ -265,7 +280,9 @@ class UploadFolder:
         """Removes the files of incomplete uploads that are older than STALE_S."""
         complete_ids = {path.stem for path in paths if path.suffix == ORDER}
         for path in paths:
-            is_complete = path.suffix == ORDER or (path.suffix in (DATA, NOTE) and path.stem in complete_ids)
+            is_complete = path.suffix == ORDER or (
+                path.suffix in (DATA, NOTE, TOTAL) and path.stem in complete_ids
+            )
             if not is_complete and self._get_age(path) > STALE_S:
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
