@@ -372,9 +372,12 @@ def build_commands_page() -> str:
         "```",
     ]
     root = typer.main.get_command(app)
+    root_commands = root.commands if isinstance(root, TyperGroup) else {}
     lines += ["", "| group | commands |", "|---|---|"]
     for group in HelpGroup:
-        names = [name for name, each in root.commands.items() if each.rich_help_panel == group]
+        names = [
+            name for name, each in root_commands.items() if getattr(each, "rich_help_panel", None) == group
+        ]
         lines.append(f"| {group.lower()} | {', '.join(f'`{name}`' for name in names)} |")
     context = typer.Context(root)
     commands = dict(_iterate_commands(root, "antiphon"))

@@ -120,8 +120,9 @@ def require_one_reason(done: "subprocess.CompletedProcess[str]") -> None:
     assert done.returncode in (0, 1) and bool(done.stderr) == bool(done.returncode), done
 
 
-@pytest.mark.parametrize("name", CALLERS)
+@pytest.mark.parametrize("name", NEED_SETTINGS)
 def test_a_command_without_a_server_says_so(antiphon: Run, place: Path, name: str) -> None:
+    """The others are called beside a broken settings file, where they find no server either."""
     require_lines(antiphon(*build_arguments(name, "--url", CLOSED)), f"nothing answers at {CLOSED}")
 
 

@@ -32,8 +32,7 @@ from antiphon.cli.commands import (
 from antiphon.cli.output import report_output_errors
 
 if TYPE_CHECKING:
-    from typer import Context
-    from typer._click import HelpFormatter
+    from typer._click import Context, HelpFormatter
 
     from antiphon.cli.serve_options import ServeOptions
 

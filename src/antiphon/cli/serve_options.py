@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from antiphon.domain.values import Struct, field, replace
 from antiphon.errors import SettingsError
-from antiphon.settings.loading import build_model, explain, load_settings, read_layers
+from antiphon.settings.loading import build_model, build_server, load_settings, read_layers
 from antiphon.settings.models import AdapterSettings, ModelSettings, require_aliases
 from antiphon.settings.providers import is_pattern
 from antiphon.settings.schema import (
@@ -131,7 +129,7 @@ class ServeOptions(Struct, frozen=True):
                 if not isinstance(section, dict):
                     raise SettingsError(f"server in {file} must be a table")
                 values = {name: section[name] for name in LISTENER_SETTINGS if name in section}
-                _convert_listener(values, lambda path: f"{path} in {file}")
+                build_server(values, lambda path: f"{path} in {file}")
             except SettingsError as error:
                 problem, values = error.message, {}
         variables = {
@@ -140,7 +138,7 @@ class ServeOptions(Struct, frozen=True):
             if name in LISTENER_SETTINGS and os.environ.get(variable)
         }
         values |= {name: os.environ[variable] for name, variable in variables.items()}
-        return _convert_listener(values, lambda path: variables[path.removeprefix("server.")]), problem
+        return build_server(values, lambda path: variables[path.removeprefix("server.")]), problem
 
     def list_adapters(self) -> list[str]:
         """Returns the adapters of the flags, or of the environment variable if there are no flags. Excludes
@@ -189,15 +187,6 @@ def _may_be_file(path: Path) -> bool:
         return path.is_file()
     except PermissionError:
         return True  # reading it fails with the reason
-
-
-def _convert_listener(values: Mapping[str, object], name_setting: Callable[[str], str]) -> ServerSettings:
-    """Converts LISTENER_SETTINGS. Raises SettingsError."""
-    tree = {"server": values}
-    try:
-        return msgspec.convert(tree, Settings, strict=False).server
-    except msgspec.ValidationError as problem:
-        raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
 
 
 def choose_demo(settings: Settings) -> Settings:

@@ -379,6 +379,16 @@ def build_model(values: Mapping[str, object]) -> ModelSettings:
         ) from None
 
 
+def build_server(values: Mapping[str, object], name_setting: Callable[[str], str]) -> ServerSettings:
+    """Converts values of the section `server` alone. `name_setting`: returns the name of the setting at a
+    path for a message. Raises SettingsError."""
+    tree = {"server": values}
+    try:
+        return msgspec.convert(tree, Settings, strict=False).server
+    except msgspec.ValidationError as problem:
+        raise SettingsError(explain(str(problem), tree, Settings, name_setting)) from None
+
+
 def _read_file(file: Path) -> dict[str, Any]:
     """Reads the settings file. Raises SettingsError."""
     try:
