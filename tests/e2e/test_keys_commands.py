@@ -64,7 +64,8 @@ def test_from_a_project_to_a_revoked_key(place: Place) -> None:
     project = ran("projects", "create", "Research")
     ann = ran("users", "create", "Ann", "--email", "ann@example.com")
     ran("projects", "add-member", "Research", "Ann@example.com", "--role", "owner")
-    assert ran("projects", "members", "Research").splitlines()[1].split()[:2] == [ann, "owner"]
+    row = ran("projects", "members", "Research", "--wide").splitlines()[1].split()
+    assert (row[:2], row[-1]) == (["Ann", "owner"], ann)
     token = ran("keys", "create", "access_token", "--user", "ann@example.com", "--expires", "12h")
     bot = ran(
         "keys",
@@ -90,7 +91,7 @@ def test_from_a_project_to_a_revoked_key(place: Place) -> None:
     assert (status(server, bot), status(server, successor)) == (200, 200)
     ran("keys", "revoke", listed[0]["prefix"], key=token)
     assert (status(server, bot), status(server, successor)) == (401, 200)
-    assert "revoked" in ran("keys", "list").split(id_)[1].splitlines()[0]
+    assert "revoked" in ran("keys", "list").split(listed[0]["prefix"])[1].splitlines()[0]
     assert f"project   {project}" in ran("keys", "show", id_).replace("project     ", "project   ")
 
     ran("projects", "archive", "Research")
@@ -104,6 +105,8 @@ def test_from_a_project_to_a_revoked_key(place: Place) -> None:
         ("project.change", project),
         ("project.change", project),
     ]
+    assert "project.create" in ran("audit", "--project", "Research", "--since", "1h")
+    assert ran("audit", "--project", "Research", "--until", "1h") == "nothing was changed"
     said = "\n".join(server.lines)
     assert not [each for each in (token, bot, other, successor, "canary-hunter2") if each in said]
 

@@ -71,7 +71,7 @@ def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -
     price = ran(
         "prices", "add", "can*", "--input", "0.3", "--output", "1.000000001", "--currency", "EUR"
     ).strip()
-    assert price in ran("prices", "list")
+    assert price in ran("prices", "list", "--wide")
     paid = [usage_of(server, keys[0]), usage_of(server, keys[1])]
     ran("prices", "end", price)
 
