@@ -25,7 +25,7 @@ ADAPTER = next((BUNDLED / "adapters").glob("*.gguf"))
 BASE = """
 [server]
 workers = 2
-drain_timeout = 0.05
+retire_delay = 0.05
 
 [[models]]
 name = "cantor"
@@ -224,7 +224,7 @@ def test_a_local_model_starts_and_stops(gateway: Gateway, both: list[Line]) -> N
 
 
 def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -> None:
-    """Two answers take turns on one place for ten times the drain timeout, so they outlast it and the order
+    """Two answers take turns on one place for ten times the retire delay, so they outlast it and the order
     to unload, which waits for the second one too."""
     wait_until(
         lambda: len(gateway.server.children("engines.host")) == 1, PATIENCE, "earlier hosts have ended"
@@ -252,10 +252,10 @@ def test_a_stream_outlives_its_local_model(gateway: Gateway, both: list[Line]) -
 
 
 def test_a_removed_model_keeps_counts_and_ends_streams(tmp_path: Path, upstream: ScriptedUpstream) -> None:
-    """A stream that outlives the retire timeout ends then, and not a drain timeout later. The counts stay,
+    """A stream that outlives the retire timeout ends then, and not a retire delay later. The counts stay,
     also in processes that start after the reload."""
     (tmp_path / "vendor.key").write_text(KEY)
-    base = BASE.replace("drain_timeout = 0.05", "drain_timeout = 0.5\nretire_timeout = 1.0")
+    base = BASE.replace("retire_delay = 0.05", "retire_delay = 0.5\nretire_timeout = 1.0")
     (tmp_path / "antiphon.toml").write_text(fill(base + LOCAL, upstream.url, tmp_path))
     env = {"ANTIPHON_HOME": str(tmp_path), "ANTIPHON_KEYS": "true"}
     with serving("--config", str(tmp_path / "antiphon.toml"), env=env) as server:
@@ -332,13 +332,13 @@ def test_a_model_that_cannot_load_refuses_the_reload(gateway: Gateway, both: lis
 
 def test_the_operator_reloads_by_the_admin_api(gateway: Gateway, both: list[Line]) -> None:
     gateway.write(
-        "[limits]\nreserve_tokens = 77\n", BASE.replace("drain_timeout = 0.05", "drain_timeout = 1.5"), SECOND
+        "[limits]\nreserve_tokens = 77\n", BASE.replace("retire_delay = 0.05", "retire_delay = 1.5"), SECOND
     )
     status, card = both[0].ask("POST", "/admin/v1/reload", key=gateway.admin)
     assert status == 200
     assert card["providers"] == {"added": ["second"], "changed": [], "removed": [], "settings": {}}
     assert card["new_keys"] == []
-    assert card["restart"] == ["server.drain_timeout", "limits.reserve_tokens"]
+    assert card["restart"] == ["server.retire_delay", "limits.reserve_tokens"]
     assert [gateway.ask(line, "second/fake") for line in both] == [200, 200]
     service = both[1].ask("POST", "/admin/v1/keys", {"kind": "service", "project": "default"}, gateway.admin)
     assert both[1].ask("POST", "/admin/v1/reload", key=service[1]["secret"])[0] == 403

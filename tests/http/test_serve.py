@@ -17,10 +17,10 @@ from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Line, at_most, request_bytes
 
 
-def edge_over(answer, drain):
+def edge_over(answer, drain, **more):
     engine = ScriptedEngine(answer)
     models = ModelRegistry((Model("m", (ModelRoute(engine),), 1),))
-    settings = ServerSettings(drain_timeout=drain)
+    settings = ServerSettings(drain_timeout=drain, **more)
     return engine, AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
 
 
@@ -120,3 +120,45 @@ async def test_no_access_log_and_no_server_header(served, caplog):
     reply = await served.ask("/health")
     assert "server" not in reply.headers and reply.headers["date"]
     assert not [record for record in caplog.records if record.name.startswith("uvicorn.access")]
+
+
+async def test_a_server_that_was_asked_to_stop_is_first_not_ready():
+    """The second call ends the delay of an hour; the delay of the second server ends by itself."""
+    for delay in (3600, 0.05):
+        _, edge = edge_over(ScriptedAnswer(), drain=30, drain_delay=delay)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port, server = listener.getsockname()[1], create_server(create_app(edge), edge)
+            async with asyncio.TaskGroup() as group, at_most(10):
+                running = group.create_task(server.serve(sockets=[listener]))
+                assert await ask(port, "/health/ready") == (200, "ok")
+                server.stop()
+                if delay == 3600:
+                    assert await ask(port, "/health/ready") == (503, "stopping")
+                    assert (await ask(port, CHAT, HELLO))[0] == 200
+                    server.stop()
+                await running
+            assert await refused(port)
+
+
+async def test_a_server_that_is_replaced_stays_ready():
+    """Another process takes the new connections."""
+    _, edge = edge_over(ScriptedAnswer(), drain=30)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = create_server(create_app(edge), edge)
+        async with asyncio.TaskGroup() as group, at_most(10):
+            group.create_task(server.serve(sockets=[listener]))
+            line = await connect(listener.getsockname()[1])
+            await line.send(request_bytes("/health"))
+            assert (await line.reply()).status == 200
+            server.retire()
+            await line.send(request_bytes("/health/ready"))
+            assert (await line.reply()).status == 200
+            line.drop()
+
+
+async def ask(port, path, body=None):
+    line = await connect(port)
+    await line.send(request_bytes(path, body))
+    reply = await line.reply()
+    line.drop()
+    return reply.status, reply.json().get("status")

@@ -171,12 +171,12 @@ class SettingsReloader:
         return retired
 
     async def _close_idle(self, engine: HostTokenEngine, settings: ServerSettings) -> None:
-        """Closes an engine when no call uses it, or after the retire timeout. Waits for the drain timeout
+        """Closes an engine when no call uses it, or after the retire timeout. Waits for the retire delay
         first, because requests that found the engine may not have called it yet. The retire timeout includes
         this wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.retire_timeout):
-                await asyncio.sleep(settings.drain_timeout)
+                await asyncio.sleep(settings.retire_delay)
                 while engine.is_busy():  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(BUSY_PAUSE_S)
         await self._parts.hosts.close(engine)

@@ -90,6 +90,8 @@ class InFlightRegistry:
     def __init__(self, is_accepted: Callable[[Actor], bool] = lambda _: True) -> None:
         """`is_accepted` returns whether the server still accepts an actor that it authenticated earlier."""
         self._is_accepted = is_accepted
+        self.is_stopping = False
+        """Whether the server was asked to stop, and load balancers must send it no more requests."""
         self._running: set[InFlight] = set()
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Runs the application on a bound socket until a signal stops it, and then drains.
 
-A draining server accepts no new connections. Running requests get a limited time. After this time the server
-ends them with an error that the caller sees. A server retires when another process replaces it. A retiring
+A draining server accepts no new connections, except for a first delay in which it is not ready. Running
+requests get a limited time. After this time the server ends them with an error that the caller sees. A server retires when another process replaces it. A retiring
 server drains for a longer time, and also answers requests that arrive on open connections.
 """
 
@@ -64,11 +64,18 @@ class Server(uvicorn.Server):
         self._on_retiring = on_retiring
         self._drain_seconds = app_state.settings.drain_timeout
         self._drain_timer: asyncio.TimerHandle | None = None
+        """Ends the delay before the drain, and then the drain."""
         self._closing_deadline = math.inf
         """The time of the event loop after which `shutdown` cancels the requests that have not ended."""
 
     def stop(self) -> None:
-        """Starts to drain. A server that already retires gets the shorter time of a normal stop."""
+        """Starts to drain, after the delay. A server that already retires accepts nothing, so it starts at
+        once, and gets the shorter time of a normal stop."""
+        delay, was_stopping = self._app_state.settings.drain_delay, self._app_state.in_flight.is_stopping
+        self._app_state.in_flight.is_stopping = True
+        if delay and not was_stopping and not self.should_exit:
+            self._drain_timer = asyncio.get_running_loop().call_later(delay, self.stop)
+            return
         self._drain_seconds = self._app_state.settings.drain_timeout
         self._shutdown_state.grace_seconds = 0.0
         if self.should_exit:
@@ -77,7 +84,7 @@ class Server(uvicorn.Server):
 
     def retire(self) -> None:
         """Starts to drain slowly, while another process accepts the new connections."""
-        if not self.should_exit:
+        if not self.should_exit and not self._app_state.in_flight.is_stopping:
             self._drain_seconds = self._app_state.settings.retire_timeout
             self._shutdown_state.grace_seconds = GRACE_SECONDS
             self.should_exit = True

@@ -64,7 +64,7 @@ HEALTH = "Health"
 HEALTH_SCHEMA = {
     "type": "object",
     "properties": {
-        "status": {"enum": ["ok", "unavailable"]},
+        "status": {"enum": ["ok", "unavailable", "stopping"]},
         "unavailable": {
             "type": "object",
             "additionalProperties": {
@@ -246,7 +246,9 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
         full. If keys are on, the coordinator must answer too. Otherwise answers 503. Both responses list
         everything that is not ready, even if the server works without it. A routed model without a route is
         only listed: its vendors fail for every server alike, and its caller gets a better error than a load
-        balancer's."""
+        balancer's. A server that was asked to stop answers 503."""
+        if app_state.in_flight.is_stopping:
+            return _answer_json(503, {"status": "stopping"})
         bases = app_state.models.list_bases()
         states = {route.name: route.engine.state() for model in bases for route in model.routes}
         not_ready = {name: str(state) for name, state in states.items() if state not in SERVING_STATES}

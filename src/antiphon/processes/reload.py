@@ -222,12 +222,12 @@ class Reloads(Struct):
         return tuple(problems)
 
     async def _end_host(self, host: EngineHost, server: ServerSettings) -> None:
-        """Waits for the drain timeout, for requests that have not reached the host yet. Then ends the host
+        """Waits for the retire delay, for requests that have not reached the host yet. Then ends the host
         when no call needs it. Ends it after the retire timeout, which includes the first wait."""
         host.watch.forbid_restart()
         with suppress(TimeoutError):
             async with asyncio.timeout(server.retire_timeout):
-                await asyncio.sleep(server.drain_timeout)
+                await asyncio.sleep(server.retire_delay)
                 await host.unload_when_idle()
         await self.server_state.hosts.stop([host], HOST_DEADLINE)
 

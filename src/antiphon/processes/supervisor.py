@@ -267,14 +267,20 @@ class _Supervisor:
             service_tasks = [
                 group.create_task(self._announce_ready(on_serving, reloads)),
                 group.create_task(reloads.run()),
-                group.create_task(loads.run()),
             ]
+            load_task = group.create_task(loads.run())
             if not self._stop.is_set():
                 self._start_children(group)
             await self._stop.wait()
             for task in service_tasks:
                 task.cancel()
-            await self._end_all()
+            self._listener.close()
+            # First the HTTP processes, because their last requests need all others: engines, which such a
+            # request can still load, and the coordinator, which gets their usage.
+            server = self._current.settings.server
+            await self._workers.stop(server.drain_delay + server.drain_timeout + MARGIN)
+            load_task.cancel()
+            await self._end_others()
         if self._failure is not None:
             raise self._failure
         return 0
@@ -353,11 +359,8 @@ class _Supervisor:
                 self._node.watch.kill()
         self._stop.set()
 
-    async def _end_all(self) -> None:
-        """Closes the port. Ends the HTTP processes first: they finish their requests and report their usage
-        to the coordinator. After them ends the engine hosts, the coordinator and the knowledge process."""
-        self._listener.close()
-        await self._workers.stop(self._current.settings.server.drain_timeout + MARGIN)
+    async def _end_others(self) -> None:
+        """Ends the engine hosts, the coordinator and the knowledge process, and then the node."""
         async with asyncio.TaskGroup() as group:
             for watch in self._list_watches():
                 group.create_task(watch.stop(HOST_DEADLINE))

@@ -136,9 +136,22 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 3600.0
     drain_timeout: Annotated[
         float,
-        describe("ANTIPHON_DRAIN_TIMEOUT", "Seconds in which running requests can finish at shutdown."),
+        describe(
+            "ANTIPHON_DRAIN_TIMEOUT",
+            "Seconds in which running requests can finish at shutdown. Your service manager must wait at "
+            "least 10 seconds longer (deploy.md).",
+        ),
         AT_LEAST_ZERO,
-    ] = 5.0
+    ] = 25.0
+    drain_delay: Annotated[
+        float,
+        describe(
+            "ANTIPHON_DRAIN_DELAY",
+            "Seconds at shutdown in which the server still accepts requests, while `/health/ready` answers "
+            "503, so that a load balancer sends no more.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 0.0
     retire_timeout: Annotated[
         float,
         describe(
@@ -147,6 +160,15 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
         AT_LEAST_ZERO,
     ] = 600.0
+    retire_delay: Annotated[
+        float,
+        describe(
+            "ANTIPHON_RETIRE_DELAY",
+            "Seconds for which a reload keeps an engine that it has removed, even without requests. They "
+            "are a part of `retire_timeout`.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 5.0
     cors_origins: Annotated[
         tuple[str, ...],
         describe("ANTIPHON_CORS_ORIGINS", "Origins of web pages that can call the server."),
