@@ -8,29 +8,13 @@ import pytest
 from antiphon.processes.reload import HOST_DEADLINE
 from antiphon.processes.workers import MARGIN
 from antiphon.settings.server import ServerSettings
-from tests.support.docs import PAGES, ROOT
+from tests.support.docs import PAGES
+from tests.support.graces import DEPLOY, read_graces
 
-DEPLOY = ROOT / "deploy"
 STOP_SECONDS = ServerSettings().drain_delay + ServerSettings().drain_timeout + MARGIN + HOST_DEADLINE
 """The most seconds from the signal to the end of the last process."""
 
 DOCKER_RUN = re.compile(r"^docker (?:run --detach|stop) .*$", re.MULTILINE)
-
-
-def read_seconds(name: str, pattern: str) -> int:
-    (seconds,) = re.findall(pattern, (DEPLOY / name).read_text("utf-8"), re.MULTILINE)
-    return int(seconds)
-
-
-def read_graces() -> dict[str, int]:
-    """The seconds between SIGTERM and SIGKILL. In Kubernetes they begin when preStop does."""
-    pod = "kubernetes/statefulset.yaml"
-    grace = read_seconds(pod, r"^ +terminationGracePeriodSeconds: (\d+)\b")
-    return {
-        "systemd": read_seconds("systemd/antiphon.service", r"^TimeoutStopSec=(\d+)$"),
-        "compose": read_seconds("compose.yaml", r"^ +stop_grace_period: (\d+)s\b"),
-        "kubernetes": grace - read_seconds(pod, r'exec: \{command: \[sleep, "(\d+)"\]\}'),
-    }
 
 
 @pytest.mark.parametrize("manager", ["systemd", "compose", "kubernetes"])

@@ -583,7 +583,7 @@ def test_a_second_signal_ends_all_of_them_at_once() -> None:
             wait_until(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
             begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            server.process.wait(PATIENCE)
+            assert server.process.wait(PATIENCE) == 0
         assert time.monotonic() - begun < 10
         assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 

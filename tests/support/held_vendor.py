@@ -1,4 +1,5 @@
-"""A vendor whose stream sends the first word at once, and each further word when the test releases it."""
+"""A vendor whose streams send the first word at once, each further word when the test releases it, and their
+end when the test says so."""
 
 import json
 import select
@@ -17,6 +18,8 @@ class HeldVendor:
     url: str = ""
     words: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Each release sends one more word."""
+    finish: threading.Event = field(default_factory=threading.Event)
+    """Once set, all streams end whole."""
     began: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
 
@@ -45,11 +48,16 @@ def serve_held_vendor() -> Iterator[HeldVendor]:
             while not _has_left(self.connection):
                 if vendor.words.acquire(blocking=False):
                     self._send_word()
+                if vendor.finish.is_set() and body.get("stream"):
+                    self._send_word("stop")
+                    done = b"data: [DONE]\n\n"
+                    self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(done), done))
+                    return
             vendor.left.set()
             self.close_connection = True
 
-        def _send_word(self) -> None:
-            choice = {"index": 0, "delta": {"content": "word "}, "finish_reason": None}
+        def _send_word(self, finish_reason: str | None = None) -> None:
+            choice = {"index": 0, "delta": {"content": "word "}, "finish_reason": finish_reason}
             chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
             event = b"data: %b\n\n" % json.dumps(chunk | {"choices": [choice]}).encode()
             self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))

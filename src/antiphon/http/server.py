@@ -1,8 +1,9 @@
 """Runs the application on a bound socket until a signal stops it, and then drains.
 
-A draining server accepts no new connections, except for a first delay in which it is not ready. Running
-requests get a limited time. After this time the server ends them with an error that the caller sees. A server retires when another process replaces it. A retiring
-server drains for a longer time, and also answers requests that arrive on open connections.
+A server that was asked to stop first says that it is not ready, for a delay. Then it drains: it accepts no
+new connections, and running requests get a limited time. After this time the server ends them with an error
+that the caller sees. A server retires when another process replaces it. A retiring server drains for a longer
+time, and also answers requests that arrive on open connections.
 """
 
 import asyncio
