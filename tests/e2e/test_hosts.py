@@ -32,6 +32,7 @@ SETTINGS = """
 directories = ["{place}"]
 
 [server]
+drain_timeout = 0.5
 retire_delay = 0.5
 
 [[models]]

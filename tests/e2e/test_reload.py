@@ -25,6 +25,7 @@ ADAPTER = next((BUNDLED / "adapters").glob("*.gguf"))
 BASE = """
 [server]
 workers = 2
+drain_timeout = 0.05
 retire_delay = 0.05
 
 [[models]]
