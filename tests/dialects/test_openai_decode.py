@@ -435,7 +435,8 @@ def test_no_more_tokens_are_required_than_allowed():
 
 
 def test_no_refusal_repeats_what_was_written():
-    canary = "canary-prompt-93fe"
+    """Only a short wrong choice is shown: a misspelled role or type."""
+    canary = "canary-prompt-93fe-that-is-longer-than-a-name"
     for fields in (
         {"messages": canary},
         {"messages": [{"role": canary, "content": "a"}]},

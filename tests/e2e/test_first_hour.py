@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 from tests.support.commands import run_command
 from tests.support.docs import ROOT, list_code_blocks
 from tests.support.model_files import write_encoder
 from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 NOT_RUN = {"serve", "doctor", "store"}
 """Subcommands that need PostgreSQL or stop the server; tests/e2e/test_backup.py runs the last."""
@@ -63,7 +65,10 @@ def test_the_outputs_of_the_first_hour_are_those_of_today(tmp_path: Path) -> Non
                 case ["antiphon", subcommand, *_] if subcommand not in NOT_RUN:
                     target = words[words.index(">") + 1] if ">" in words else None
                     arguments = words[1 : words.index(">")] if target else words[1:]
-                    done = run_command(*arguments, cwd=tmp_path, env=env)
+                    run = partial(run_command, *arguments, cwd=tmp_path, env=env)
+                    if arguments[0] == "requests":  # a thread records them, after the answer
+                        wait_until(lambda run=run: run().returncode == 0, what="the request is recorded")
+                    done = run()
                     assert done.returncode == 0, (command, done.stderr)
                     if target:
                         (tmp_path / target).write_text(done.stdout)

@@ -26,7 +26,7 @@ BODIES = {
     "huge number": b'{"id": "canary-5d1c", "a": ' + b"9" * 5_000 + b"}",
     "large": b'{"id": "canary-5d1c ' + b"a" * 70_000 + b'"}',
     "list": b'["canary-5d1c"]',
-    "byte order mark": b'\xef\xbb\xbf{"id": "canary-5d1c"}',
+    "two byte order marks": b'\xef\xbb\xbf\xef\xbb\xbf{"id": "canary-5d1c"}',
 }
 """Bodies that are no small JSON object."""
 
