@@ -17,12 +17,14 @@ from antiphon.errors import (
     EngineError,
     InvalidValue,
     KnowledgeLimitReached,
+    KnowledgeUnavailable,
     NotFound,
     UnsupportedMediaType,
 )
 from antiphon.retrieval.base import (
     ChunkInput,
     DocumentInfo,
+    DocumentInput,
     DocumentState,
     IndexLimits,
     SizeUnit,
@@ -338,6 +340,32 @@ async def test_a_file_sent_again_while_it_fails_fails_again(
         may_remove.set()
         await until(lambda: at.list_uploads() == [] and not at.jobs._results)
         await wait_for(at, DocumentState.FAILED)
+
+
+@pytest.mark.parametrize("is_other_process", [False, True])
+async def test_a_file_sent_again_while_the_tables_pause_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other_process: bool
+) -> None:
+    async with open_service(tmp_path) as at, open_service(tmp_path, index=at.index) as other:
+        await open_table(at)
+        begin, request, is_accepted = at.index.begin_document, asyncio.current_task(), False
+
+        async def begin_once(project: str, table: str, document: DocumentInput) -> DocumentInfo:
+            if is_accepted or asyncio.current_task() is not request:  # a job
+                raise KnowledgeUnavailable("the tables pause")
+            return await begin(project, table, document)
+
+        with monkeypatch.context() as pausing:
+            pausing.setattr(at.index, "begin_document", begin_once)
+            upload = FileUpload("a.txt", b"apples")
+            accepted = await at.service.add_document("t", upload, build_context())
+            is_accepted = True
+            await until(lambda: not at.jobs._results)  # its job ended, and a later search starts it again
+            stored = at.list_uploads()
+            with pytest.raises(KnowledgeUnavailable):
+                await (other if is_other_process else at).service.add_document("t", upload, build_context())
+            assert at.list_uploads() == stored != []
+        assert (await wait_for(at, DocumentState.READY)).id == accepted.id
 
 
 async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:

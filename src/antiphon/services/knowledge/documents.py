@@ -179,11 +179,11 @@ class DocumentJobs:
         dependencies, model = self._dependencies, table.settings.embedding_model
         if model is not None:
             await dependencies.models.find(model, context.actor)
-        await self._store(order, upload.content)
+        is_new = await self._store(order, upload.content)
         try:
             document = await dependencies.index.begin_document(order.project, order.table, order.document)
         except BaseException:
-            if order.id not in self._results:
+            if is_new and order.id not in self._results:  # else it is an accepted file
                 await asyncio.to_thread(dependencies.uploads.remove, order.id)
             raise
         if document.state is DocumentState.READY:
@@ -194,10 +194,11 @@ class DocumentJobs:
         job = self.start(order)
         return await self._wait(order, document, job) if wait else document
 
-    async def _store(self, order: UploadOrder, content: bytes) -> None:
-        """Stores a file, if the project has room for it."""
+    async def _store(self, order: UploadOrder, content: bytes) -> bool:
+        """Stores a file, if the project has room for it. Returns whether it was not stored before."""
         stored = await self._dependencies.index.count_usage(order.project)
-        await asyncio.to_thread(self._dependencies.uploads.store, order, content, stored.bytes, self.limits)
+        store = self._dependencies.uploads.store
+        return await asyncio.to_thread(store, order, content, stored.bytes, self.limits)
 
     async def count_waiting(self, project: str) -> IndexUsage:
         """Returns the number and the bytes of the files of a project that are not in the index yet."""

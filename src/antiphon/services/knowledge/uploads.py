@@ -105,17 +105,18 @@ class UploadFolder:
     def get_path(self, upload_id: str) -> Path:
         return self._directory / (upload_id + DATA)
 
-    def store(self, order: UploadOrder, content: bytes, stored_bytes: int, limits: IndexLimits) -> None:
+    def store(self, order: UploadOrder, content: bytes, stored_bytes: int, limits: IndexLimits) -> bool:
         """Reserves the bytes of a file, writes it to the disk, and completes its order. Does not overwrite
-        files that exist. `stored_bytes`: what the project stores besides waiting files. Raises
-        KnowledgeLimitReached if the project has no room, and KnowledgeUnavailable."""
+        files that exist. `stored_bytes`: what the project stores besides waiting files. Returns whether this
+        call completed the order: if not, an earlier request did. Raises KnowledgeLimitReached if the project
+        has no room, and KnowledgeUnavailable."""
         begun, complete = (self._directory / (order.id + suffix) for suffix in (BEGUN, ORDER))
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._reserve(order, stored_bytes, limits)
             try:
                 self._write(self.get_path(order.id), content)
-                self._write(complete, _encode_order(order))
+                return self._write(complete, _encode_order(order))
             finally:
                 begun.unlink(missing_ok=True)
         except OSError as problem:
@@ -177,8 +178,9 @@ class UploadFolder:
         finally:
             os.close(folder)
 
-    def _write(self, path: Path, content: bytes) -> None:
-        """Creates a file with its complete content, unless it exists."""
+    def _write(self, path: Path, content: bytes) -> bool:
+        """Creates a file with its complete content, unless it exists. Returns whether it did not exist."""
+        is_new = False
         partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -187,6 +189,7 @@ class UploadFolder:
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
                 os.link(partial, path)
+                is_new = True
         finally:
             partial.unlink(missing_ok=True)
         folder = os.open(self._directory, os.O_RDONLY)
@@ -194,6 +197,7 @@ class UploadFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
+        return is_new
 
     def is_complete(self, upload_id: str) -> bool:
         """Whether the file and the order of an upload exist."""
