@@ -1,6 +1,7 @@
 """Documents of knowledge tables: read in the background, once, by one process, and resumed by another."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.assembly.knowledge import ServedEmbeddingModels
+from antiphon.domain.context import Context
+from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.request import EmbeddingRequest, Embeddings
 from antiphon.domain.values import replace
 from antiphon.errors import (
     AntiphonError,
@@ -30,11 +35,20 @@ from antiphon.retrieval.base import (
     SizeUnit,
     TableSettings,
 )
-from antiphon.retrieval.knowledge import FileUpload, TableRequest, TableSearch
+from antiphon.retrieval.ingest.document_reader import SandboxedReader
+from antiphon.retrieval.knowledge import (
+    ChunkSizes,
+    FileUpload,
+    SplitDocument,
+    StoredFile,
+    TableRequest,
+    TableSearch,
+    TokenRule,
+)
 from antiphon.services.knowledge import documents
 from antiphon.services.knowledge.uploads import UploadFolder
 from antiphon.testing import EmbeddingScript
-from tests.support.knowledge import ALICE, Knowledge, build_context, open_service
+from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, open_service
 from tests.support.waiting import PATIENCE
 
 WORDS = " ".join(f"word{number}" for number in range(3000))
@@ -366,6 +380,89 @@ async def test_a_file_sent_again_while_the_tables_pause_is_kept(
                 await (other if is_other_process else at).service.add_document("t", upload, build_context())
             assert at.list_uploads() == stored != []
         assert (await wait_for(at, DocumentState.READY)).id == accepted.id
+
+
+def name_readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the names of the files that are read from now on."""
+    names: list[str] = []
+    read = SandboxedReader.read
+
+    async def read_named(
+        reader: SandboxedReader, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None
+    ) -> SplitDocument:
+        names.append(file.name)
+        return await read(reader, file, sizes, tokens)
+
+    monkeypatch.setattr(SandboxedReader, "read", read_named)
+    return names
+
+
+APPLES = FileUpload("a.txt", b"apples are red", chunk_size=16, chunk_unit=SizeUnit.CHARACTERS)
+
+
+async def test_split_documents_of_all_projects_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "MAX_RUNNING_CHARACTERS", 10)  # one document is longer
+    names, may_embed = name_readings(monkeypatch), asyncio.Event()
+    embed = ServedEmbeddingModels.embed
+
+    async def embed_late(
+        models: ServedEmbeddingModels, request: EmbeddingRequest, context: Context
+    ) -> Embeddings:
+        await may_embed.wait()
+        return await embed(models, request, context)
+
+    async with open_service(tmp_path) as at:
+        actors = (ALICE, BOB, LOCAL_ANONYMOUS)
+        for actor in actors:
+            await at.service.create_table(TableRequest("t"), build_context(actor))
+        monkeypatch.setattr(ServedEmbeddingModels, "embed", embed_late)
+        turns = at.jobs._turns
+        await at.service.add_document("t", APPLES, build_context())
+        await until(lambda: turns.running_characters)
+        for actor in (BOB, LOCAL_ANONYMOUS):
+            for name in ("b.txt", "c.txt"):
+                await at.service.add_document("t", replace(APPLES, name=name), build_context(actor))
+        await until(lambda: turns.readings.waiting_count or names[1:])  # all reading places are taken
+        assert (names, turns.running_characters) == (["a.txt"], len(APPLES.content))
+        may_embed.set()
+        await until(lambda: at.list_uploads() == [])
+        for actor in actors:
+            listed = await at.service.list_documents(actor, "t")
+            assert {document.state for document in listed.items} == {DocumentState.READY}
+        await until(lambda: not at.jobs._results)
+        assert (len(names), turns.running_characters, turns.kept_characters) == (5, 0, 0)
+
+
+async def test_a_document_that_waits_for_its_turn_counts_and_holds_up_no_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "MAX_RUNNING_CHARACTERS", 10)  # one document is longer
+    monkeypatch.setattr(documents, "MAX_TRIES", sys.maxsize)
+    monkeypatch.setattr(documents, "MAX_PAUSE_S", 0.1)
+    names = name_readings(monkeypatch)
+    async with open_service(tmp_path) as at:
+        await open_table(at)
+        at.engine.behaviour = EmbeddingScript(error=EngineBusy("busy"), error_after=None)
+        for name in ("a.txt", "b.txt", "c.txt"):
+            await at.service.add_document("t", replace(APPLES, name=name), build_context())
+        await until(lambda: len(names) == 3)  # each fails, and waits with its split document
+        begin, hold = at.index.begin_document, asyncio.Event()
+
+        async def begin_late(project: str, table: str, document: DocumentInput) -> DocumentInfo:
+            await hold.wait()
+            return await begin(project, table, document)
+
+        monkeypatch.setattr(at.index, "begin_document", begin_late)
+        turns = at.jobs._turns
+        size = len(APPLES.content)
+        await until(lambda: turns.jobs.waiting_count == 1 and turns.running_characters == 2 * size)
+        assert turns.kept_characters == size
+        at.engine.behaviour = EmbeddingScript()
+        hold.set()
+        await until(lambda: at.list_uploads() == [] and not at.jobs._results)
+        assert (len(names), turns.running_characters, turns.kept_characters) == (3, 0, 0)
 
 
 async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ A job continues after its request, and after the end of its process. The file st
 document is READY or FAILED. A process that finds a file without a running job continues at the next missing
 batch. Only one process works on a document.
 
-No project can hold up the documents of another: projects take turns for reading files, which is bounded in
-time, and a job that waits for a limit or a model holds no place.
+No project alone can hold up the documents of another: projects take turns for reading files, which is
+bounded in time, and a job that waits after an error holds no place. All wait while the split documents of
+running jobs fill the memory that they may have.
 """
 
 import asyncio
@@ -66,6 +67,10 @@ READING_TURNS = QueueLimits(
 )
 """The most documents that are read at the same time. No project can have all places, so a project whose files
 take long holds up its own documents only."""
+
+MAX_RUNNING_CHARACTERS = 1 << 26
+"""The characters of split documents whose jobs run, above which no other document is read. The documents of
+one project do not reach it, if their chunks do not overlap. Those that are being read come on top."""
 
 MAX_KEPT_CHARACTERS = 1 << 25
 """The most characters of split documents in memory whose jobs wait. The others are read again after the
@@ -139,8 +144,22 @@ class JobTurns:
     def __init__(self) -> None:
         self.jobs = FairSemaphore(JOB_TURNS)
         self.readings = FairSemaphore(READING_TURNS)
+        self.running_characters = 0
+        """Characters of split documents whose jobs run."""
+        self.has_room = asyncio.Event()
+        """Set while a document may be read."""
+        self.has_room.set()
         self.kept_characters = 0
-        """Characters of split documents whose jobs wait."""
+        """Characters of split documents whose jobs wait. They hold up no reading: a job that waits for its
+        turn could otherwise wait for a job that waits for room."""
+
+    def count_running(self, characters: int) -> None:
+        """Adds characters to those of running jobs, or removes them if the number is negative."""
+        self.running_characters += characters
+        if self.running_characters > MAX_RUNNING_CHARACTERS:
+            self.has_room.clear()
+        else:
+            self.has_room.set()
 
 
 class TryAgain(Exception):
@@ -306,6 +325,8 @@ class DocumentJob:
         self._order = order
         self._split: SplitDocument | None = None
         """The split document, once it is read."""
+        self._characters = 0
+        """The characters of the split document, which `turns` counts."""
         self._vectors: dict[bytes, bytes] = {}
         """Known vectors, by the digest of their text."""
         self._dimensions = 0
@@ -319,33 +340,38 @@ class DocumentJob:
         """Runs the job to its end. Returns the READY document; None if the document or its table was removed
         meanwhile, or if another process works on it. If the file cannot be read, sets the document to FAILED
         and raises the error. Raises a temporary error after MAX_TRIES attempts."""
-        dependencies, order = self._dependencies, self._order
+        dependencies, order, turns = self._dependencies, self._order, self._turns
+        pause = 0.0
         while True:
+            with self._keep_split():
+                await asyncio.sleep(pause)
+                await turns.jobs.acquire(order.project, dependencies.clock)
+            turns.count_running(self._characters)
             try:
-                async with self._turns.jobs.hold(order.project, dependencies.clock):
-                    with dependencies.uploads.lock(order.id) as locked_order:
-                        return None if locked_order is None else await self._try()
+                with dependencies.uploads.lock(order.id) as locked_order:
+                    return None if locked_order is None else await self._try()
             except TryAgain as failed:
                 error = failed.error
+            finally:
+                turns.count_running(-self._characters)
+                turns.jobs.release(order.project, dependencies.clock)
             self._tries += 1
             if self._tries == MAX_TRIES:
                 raise error
             pause = dependencies.pause * 2 ** (self._tries - 1)
-            with self._keep_split():
-                await asyncio.sleep(min(MAX_PAUSE_S, max(pause, error.retry_after or 0.0)))
+            pause = min(MAX_PAUSE_S, max(pause, error.retry_after or 0.0))
 
     @contextmanager
     def _keep_split(self) -> Iterator[None]:
         """Keeps the split document in memory while the job waits, if there is room."""
         self._vectors.clear()
-        characters = 0 if self._split is None else sum(len(chunk.text) for chunk in self._split.chunks)
-        if self._turns.kept_characters + characters > MAX_KEPT_CHARACTERS:
-            self._split, characters = None, 0
-        self._turns.kept_characters += characters
+        if self._turns.kept_characters + self._characters > MAX_KEPT_CHARACTERS:
+            self._split, self._characters = None, 0
+        self._turns.kept_characters += self._characters
         try:
             yield
         finally:
-            self._turns.kept_characters -= characters
+            self._turns.kept_characters -= self._characters
 
     async def _try(self) -> DocumentInfo | None:
         """Continues the job until it ends. Raises TryAgain after a temporary error."""
@@ -404,17 +430,22 @@ class DocumentJob:
         )
 
     async def _split_file(self, model: str | None) -> SplitDocument:
-        """Reads the file and splits it into chunks, in the project's turn. Raises InvalidValue if it contains
-        no text."""
-        order, dependencies = self._order, self._dependencies
+        """Reads the file and splits it into chunks, in the project's turn and when there is room. Raises
+        InvalidValue if it contains no text."""
+        order, dependencies, turns = self._order, self._dependencies, self._turns
         rule = None
         if model is not None:
             info = await dependencies.models.find(model, self._find_actor())
             if info.longest_text is not None:
                 rule = TokenRule(self._build_token_counter(model), info.longest_text)
         file = StoredFile(dependencies.uploads.get_path(order.id), order.name, order.media_type)
-        async with self._turns.readings.hold(order.project, dependencies.clock):
-            return await dependencies.reader.read(file, order.sizes, rule)
+        async with turns.readings.hold(order.project, dependencies.clock):
+            while not turns.has_room.is_set():
+                await turns.has_room.wait()
+            split = await dependencies.reader.read(file, order.sizes, rule)
+            self._characters = sum(len(chunk.text) for chunk in split.chunks)
+            turns.count_running(self._characters)
+            return split
 
     def _build_token_counter(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
         """Returns a function that counts a model's tokens."""
