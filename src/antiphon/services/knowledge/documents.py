@@ -327,6 +327,9 @@ class DocumentJob:
         """The split document, once it is read."""
         self._characters = 0
         """The characters of the split document, which `turns` counts."""
+        self._made_batches: dict[int, list[ChunkInput]] = {}
+        """Batches with vectors that wait for an earlier one, by their first chunk. They are at most
+        MAX_BATCHES_AHEAD."""
         self._vectors: dict[bytes, bytes] = {}
         """Known vectors, by the digest of their text."""
         self._dimensions = 0
@@ -458,8 +461,8 @@ class DocumentJob:
     async def _put_missing_batches(
         self, document: DocumentInfo, split: SplitDocument, model: str | None
     ) -> None:
-        """Embeds the batches that are missing in the index, and puts them into the index. If a batch fails,
-        those under way are still put, because their embedding is paid for."""
+        """Embeds the batches that are missing in the index, and puts them into the index in their order. If
+        one fails, those under way are kept for the next try, because their embedding is paid for."""
         dependencies, order = self._dependencies, self._order
         total = len(split.chunks)
         starts = [
@@ -475,6 +478,9 @@ class DocumentJob:
             chunks = await task
             if isinstance(chunks, AntiphonError):
                 failures.append(chunks)
+                return
+            if failures:  # the index keeps chunks in the order in which they come
+                self._made_batches[start] = chunks
                 return
             percent = min(99, (start + len(chunks)) * 100 // total)
             await self._retry(
@@ -492,7 +498,9 @@ class DocumentJob:
         async with task_group() as group:
             for start in starts:
                 batch = split.chunks[start : start + CHUNKS_PER_BATCH]
-                embedding_tasks.append((start, group.create_task(self._embed(batch, model))))
+                made = self._made_batches.pop(start, None)
+                work = self._embed(batch, model) if made is None else asyncio.sleep(0, made)
+                embedding_tasks.append((start, group.create_task(work)))
                 if len(embedding_tasks) > MAX_BATCHES_AHEAD:
                     await put_next()
                 if failures:
