@@ -218,6 +218,7 @@ class Stuck(Guide):
     ) -> None:
         self.entered, self.go, self.cpu, self.first = threading.Event(), leave, cpu, is_first
         super().__init__(lark(""), masks)
+        self.begin()
 
     @property
     def is_first(self) -> bool:

@@ -1,6 +1,7 @@
 """Computes which tokens a constraint allows next, on threads beside the decode thread.
 
-The decode thread gives each drawn token to the `Guide` of its sequence, and reads the guide's result later.
+The decode thread begins the `Guide` of a sequence when the sequence gets a place in the batch. It gives each
+drawn token to the guide, and reads the guide's result later.
 First the result has the forced tokens, then the mask of the token after them. No function of this module
 waits. A failure becomes the error of its guide. A guide without a result allows no token.
 """
@@ -77,8 +78,8 @@ class Guide:
     same time.
 
     A result has two parts. When `is_settled` is set, the forced tokens are known. When `is_ready` is set,
-    the mask of the token after them is known too. After the sequence has used both parts, `advance` begins
-    the next result.
+    the mask of the token after them is known too. `begin` begins the first result. After the sequence has
+    used both parts, `advance` begins the next one.
     """
 
     __slots__ = (
@@ -110,9 +111,10 @@ class Guide:
         self._matcher: Matcher | None = None
         self._ends_text = False
         """Whether the forced tokens end the text. Only a worker uses this attribute."""
+        self._requested_at_s = clock()
         self.is_first = True
         """Whether the next result is the first one, for which the grammar is compiled."""
-        self.is_settled = self.is_ready = self.was_settled = False
+        self.was_settled = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
         self._allowed: TokenMask | None = None
@@ -124,9 +126,17 @@ class Guide:
         """Whether the forced tokens are known."""
         self.is_ready = False
         """Whether the mask of the token after them is known too."""
-        self._begin()
 
     # --- the decode thread
+
+    def begin(self) -> None:
+        """Drops the last result, and queues the guide for the next one. The first result compiles the
+        grammar, which takes time and memory. So a guide begins only when its sequence has a place in the
+        batch: places are few, and the projects take turns."""
+        self.is_settled = self.is_ready = self.was_settled = False
+        self._forced, self._allowed, self._cpu_clock = (), None, read_zero
+        self._requested_at_s = self._clock()
+        self.workers.put(self)
 
     def advance(self, token: int) -> None:
         """Continues with the sequence's next token, which must be allowed. A forced token is only marked as
@@ -136,7 +146,7 @@ class Guide:
             return
         self._token = token
         self.is_first = False
-        self._begin()
+        self.begin()
 
     def get_forced(self) -> tuple[int, ...]:
         """Returns the forced next tokens, in order. The last one can be an end token. Call it only if
@@ -193,13 +203,6 @@ class Guide:
     def is_starved(self) -> bool:
         """Whether the result takes longer than PATIENCE, although it may have used little CPU."""
         return not self.is_ready and self.get_age() > PATIENCE
-
-    def _begin(self) -> None:
-        """Drops the last result, and queues the guide for the next one."""
-        self.is_settled = self.is_ready = self.was_settled = False
-        self._forced, self._allowed, self._cpu_clock = (), None, read_zero
-        self._requested_at_s = self._clock()
-        self.workers.put(self)
 
     def abandon(self) -> None:
         """Tells the workers to drop this guide, because its results are no longer needed."""

@@ -97,7 +97,9 @@ class MaskWorkers:
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
         """Makes a guide for a checked grammar, and queues its first result."""
-        return Guide(grammar, self, clock)
+        guide = Guide(grammar, self, clock)
+        guide.begin()
+        return guide
 
     def put(self, guide: Guide) -> None:
         """Queues the guide's next result."""
@@ -214,10 +216,11 @@ class ModelConstraints:
         return await checker.check(constraint)
 
     async def create_guide(self, constraint: Constraint) -> Guide:
-        """Makes a guide for a constraint. Raises the error that refuses the constraint."""
+        """Makes a guide for a constraint. Call `begin` when its sequence has a place in the batch. Raises the
+        error that refuses the constraint."""
         grammar = await self.check(constraint)
         _, masks = await self._ensure_checker()
-        return masks.create_guide(grammar)
+        return Guide(grammar, masks)
 
     async def aclose(self) -> None:
         """Ends the process and the threads. The tokenizer is not called afterwards."""

@@ -21,6 +21,7 @@ from antiphon.engines.llama.libllama.model import NativeModel, read_vocabulary
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from tests.engines.llama.conftest import loaded
 from tests.support.model_files import CANTOR
+from tests.support.waiting import await_until
 
 SCHEMA = {
     "type": "object",
@@ -250,6 +251,72 @@ async def test_a_failure_is_an_error_and_never_unconstrained_text(
             await say(engine, JSON, said)
         assert (await other).tokens and said.cause is None
         Matcher(grammar, words).consume(said.tokens)
+
+
+class Held:
+    """Workers that begin no first result until `release`."""
+
+    def __init__(self, masks: MaskWorkers) -> None:
+        self.result_ready = masks.result_ready
+        self.size = masks.size
+        self.asked: list[Guide] = []
+        """The guides whose grammars are asked to be compiled, in order."""
+        self._masks = masks
+        self._is_held = True
+
+    def put(self, guide: Guide) -> None:
+        if guide.is_first:
+            self.asked.append(guide)
+        if not (guide.is_first and self._is_held):
+            self._masks.put(guide)
+
+    def abandon(self, guide: Guide) -> None:
+        self._masks.abandon(guide)
+
+    def release(self) -> None:
+        self._is_held = False
+        for guide in tuple(self.asked):
+            self._masks.put(guide)
+
+
+async def test_a_grammar_is_compiled_when_its_sequence_has_a_place_and_callers_take_turns() -> None:
+    """A caller with many slow grammars keeps the threads busy for as many of them as there are places."""
+    async with loaded(CANTOR, sequences=2) as engine, asyncio.TaskGroup() as group:
+        checker, masks = await engine._get_constraints()._ensure_checker()
+        held, owners = Held(masks), dict[Guide, str]()
+
+        class Standin:
+            async def create_guide(self, constraint: Constraint) -> Guide:
+                guide = Guide(await checker.check(constraint), held)
+                owners[guide] = constraint.field
+                return guide
+
+            async def aclose(self) -> None:
+                await checker.aclose()
+                masks.close()
+
+        engine._constraints = Standin()  # type: ignore[assignment]
+
+        def start(actor: str) -> asyncio.Task[Said]:
+            constraint = Constraint(ConstraintKind.REGEX, "[ab]{3}", field=actor)
+            return group.create_task(say(engine, constraint, actor=actor))
+
+        async def count_queued() -> int:
+            return (await engine.info()).load.queued
+
+        answers = [start("first") for _ in range(6)]
+        await await_until(lambda: len(owners) == 6 and len(held.asked) >= 2)
+        answers.append(start("second"))
+
+        async def is_queued() -> bool:
+            return len(owners) == 7 and await count_queued() == 5
+
+        await await_until(is_queued)
+        assert [owners[guide] for guide in held.asked[:3]].count("first") == 2 and len(held.asked) <= 3
+        held.release()
+        for answer in answers:
+            assert len((await answer).tokens)
+        assert "second" in [owners[guide] for guide in held.asked[:4]]
 
 
 async def test_a_dead_checker_refuses() -> None:

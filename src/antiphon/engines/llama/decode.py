@@ -298,6 +298,8 @@ class DecodeLoop:
             )
             if sequence.is_complete:
                 self._finish_sequence(sequence, StopCause.LENGTH)
+            elif sequence.guide is not None:
+                sequence.guide.begin()
         self._deliver_events()
 
     def _run_call(self, call: DecodeCall) -> bool:
