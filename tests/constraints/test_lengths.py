@@ -107,6 +107,40 @@ def test_many_optional_properties_of_two_alternatives_are_followed():
         relax_schema({"type": "object", "properties": {"deep": build_alternatives("abcde")}}, "f")
 
 
+def build_union(count: int, optional: int, kind: Any = None) -> Any:
+    """Objects that begin with a required property, and have optional ones after it. `kind`: the schema of
+    the required property; None for one value for each object."""
+    return {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"kind": kind or {"const": f"k{number}"}}
+                | {f"p{number}_{index}": {"type": "integer"} for index in range(optional)},
+                "required": ["kind"],
+                "additionalProperties": False,
+            }
+            for number in range(count)
+        ]
+    }
+
+
+def test_optional_properties_count_only_where_objects_share_a_place():
+    """Each of the first objects has its own places after the property that names it."""
+    for schema, text in (
+        (build_union(100, 20), '{"kind": "k7", "p7_0": 1, "p7_19": 2}'),
+        (build_union(100, 15, {"type": "string"}), '{"kind": "k7", "p7_0": 1}'),
+    ):
+        taken, _ = relax_schema(schema, "f")
+        grammar = check_constraint(Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(taken)), WORDS)
+        matcher = Matcher(grammar, WORDS)
+        for byte in text.encode():
+            matcher.compute_mask()
+            matcher.consume([byte])
+        assert matcher.is_complete
+    with pytest.raises(InvalidValue, match="960 optional"):
+        relax_schema(build_union(100, 20, {"type": "string"}), "f")
+
+
 @pytest.mark.parametrize("limit", range(70, 80))
 def test_a_limit_that_is_passed_inside_a_token_is_the_constraints_fault(limit: int):
     """The matcher then says that the grammar does not allow the token."""

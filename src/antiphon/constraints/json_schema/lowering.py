@@ -5,6 +5,7 @@ these schemas, so the number of alternatives is limited.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -80,9 +81,13 @@ NOT_ENFORCED = "it cannot be enforced while generating"
 MAX_OPTIONAL = 240
 """The most optional properties of one object. The compiler counts four for each of them, and allows 1,000."""
 
-MAX_OPTIONAL_TOGETHER = 960
-"""The most optional properties of all objects that can begin at one place. One row of the compiler's parser
-has four items for each (`matching.MAX_ROW_ITEMS`)."""
+BEGINNING_ITEMS, LATER_ITEMS = 4, 2
+"""The items in one row of the compiler's parser for an optional property: at the beginning of an object, and
+after a required property."""
+
+MAX_OPTIONAL_ITEMS = 3_840
+"""The most items for optional properties in one row: those of 960 properties at the beginning of objects. The
+rest of `matching.MAX_ROW_ITEMS` is for all else."""
 
 MAX_BRANCHES = 256
 """The most alternatives of a oneOf that are examined."""
@@ -170,18 +175,28 @@ class _Lowering:
         drop_overlapping_patterns(root, definitions, self._relax_anywhere, self._budget)
         drop_beside_cycles(root, definitions, self._relax_anywhere, self._budget)
         for schema in walk_schemas([root, *definitions.values()]):
-            if (
-                "anyOf" in schema
-                and _count_optional(schema, definitions, self._budget) > MAX_OPTIONAL_TOGETHER
-            ):
+            if "anyOf" in schema and self._count_row_items(schema, definitions) > MAX_OPTIONAL_ITEMS:
                 raise InvalidValue(
                     f"the alternatives at one place of {self._field} can have at most "
-                    f"{MAX_OPTIONAL_TOGETHER} optional properties together",
+                    f"{MAX_OPTIONAL_ITEMS // BEGINNING_ITEMS} optional properties together",
                     param=self._field,
                 )
         if isinstance(root, dict) and definitions:
             root["$defs"] = definitions
         return root
+
+    def _count_row_items(self, schema: Json, definitions: Mapping[str, Json]) -> int:
+        """Returns the most items for optional properties in one row, of all objects that can begin where a
+        schema applies."""
+        items_by_place: Counter[_Place] = Counter()
+        _count_optional(schema, definitions, self._budget, items_by_place)
+        return max(
+            (
+                items + (items_by_place[names, None] if values is not None else 0)
+                for (names, values), items in tuple(items_by_place.items())
+            ),
+            default=0,
+        )
 
     def _lower_schema(self, schema: Json, budget: _AlternativeBudget) -> Schema:
         """Writes one schema and the schemas in it for the compiler. Raises InvalidValue if there are too many
@@ -329,24 +344,56 @@ def _get_object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _count_optional(schema: Json, definitions: Mapping[str, Json], budget: Budget, depth: int = 0) -> int:
-    """Returns the number of optional properties of all objects that can begin where the schema applies."""
+_Place = tuple[tuple[str, ...], str | None]
+"""A place in objects: the required properties before it, and their values in JSON. The values are None if one
+of them is not fixed. Objects share a row of the parser at a place that they have in common."""
+
+
+def _count_optional(
+    schema: Json,
+    definitions: Mapping[str, Json],
+    budget: Budget,
+    items_by_place: Counter[_Place],
+    depth: int = 0,
+) -> None:
+    """Adds the items for the optional properties of all objects that can begin where the schema applies."""
     if not isinstance(schema, dict) or depth > MAX_COUNTED_DEPTH or not budget.spend(1):
-        return 0
+        return
     properties, required = schema.get("properties"), schema.get("required")
-    count = 0
     if isinstance(properties, dict):
-        names = {*(required if isinstance(required, list) else [])}
-        count = sum(name not in names and each is not False for name, each in properties.items())
+        required_names = {*(required if isinstance(required, list) else [])}
+        names: tuple[str, ...] = ()
+        values: str | None = ""
+        optional_count = 0
+        for name, value in (*properties.items(), (None, None)):
+            if name is not None and name not in required_names:
+                optional_count += value is not False
+                continue
+            if optional_count:
+                items = optional_count * LATER_ITEMS + 1 if names else optional_count * BEGINNING_ITEMS
+                items_by_place[names, values] += items
+                optional_count = 0
+            if name is not None:
+                names = (*names, name)
+                fixed_value = _find_fixed_value(value)
+                values = None if values is None or fixed_value is None else f"{values},{fixed_value}"
     if isinstance(reference := schema.get("$ref"), str):
-        count += _count_optional(
-            definitions.get(reference.removeprefix(PREFIX)), definitions, budget, depth + 1
-        )
-    for name in ("anyOf", "allOf"):
-        branches = schema.get(name)
+        target = definitions.get(reference.removeprefix(PREFIX))
+        _count_optional(target, definitions, budget, items_by_place, depth + 1)
+    for keyword in ("anyOf", "allOf"):
+        branches = schema.get(keyword)
         for each in branches if isinstance(branches, list) else ():
-            count += _count_optional(each, definitions, budget, depth + 1)
-    return count
+            _count_optional(each, definitions, budget, items_by_place, depth + 1)
+
+
+def _find_fixed_value(schema: Json) -> str | None:
+    """Returns the only value of a schema in JSON; None if there may be several."""
+    if not isinstance(schema, dict):
+        return None
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    values = schema.get("enum")
+    return json.dumps(values[0]) if isinstance(values, list) and len(values) == 1 else None
 
 
 def _order_keywords(schema: Mapping[str, Json]) -> Iterator[str]:
