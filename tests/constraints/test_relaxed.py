@@ -170,6 +170,11 @@ NODE = {
     "type": "object",
     "properties": {"next": {"$ref": "#/$defs/node", "required": ["next"], "type": "object"}},
 }
+TAGGED = [
+    CLOSED | {"patternProperties": {"^x-": {"type": "string"}}},
+    CLOSED | {"patternProperties": {"^[a-z]+-": {"type": "integer"}}},
+]
+"""Objects whose names overlap, as alternatives."""
 UNION = {
     "type": "object",
     "properties": {"next": {"type": "object", "anyOf": [{"$ref": "#"}, {"maxProperties": 0}]}},
@@ -200,6 +205,16 @@ UNION = {
         ),
         (
             {"allOf": [CLOSED | {"patternProperties": {"a$": True}}, {"patternProperties": {"a": True}}]},
+            {"patternProperties", "additionalProperties"},
+        ),
+        ({"anyOf": TAGGED}, set()),
+        ({"oneOf": [{"type": "null"}, {"anyOf": [*TAGGED, {"$ref": "#"}]}]}, {"oneOf"}),
+        (
+            {"allOf": [{"anyOf": [{"type": "null"}, TAGGED[0]]}, {"anyOf": [{"type": "null"}, TAGGED[1]]}]},
+            {"patternProperties", "additionalProperties"},
+        ),
+        (
+            {"patternProperties": {"^x": True}, "anyOf": TAGGED},
             {"patternProperties", "additionalProperties"},
         ),
         ({"type": "string", "pattern": "a^b"}, {"pattern"}),

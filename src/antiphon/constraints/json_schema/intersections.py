@@ -6,6 +6,7 @@ functions here change schemas that are written for the compiler, and read them i
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
 
 from antiphon.constraints.json_schema.lengths import DATA, NAMED, walk_schemas
 from antiphon.constraints.json_schema.objects import are_patterns_apart
@@ -92,16 +93,27 @@ def drop_overlapping_patterns(
     schemas = list(walk_schemas([root, *definitions.values()]))
     if are_patterns_apart(_list_patterns(schemas)):
         return
+    overlapping: dict[int, dict[str, Json]] = {}
     for schema in schemas:
-        together = list(_list_together(schema, definitions, budget))
-        if len(together) < 2 or are_patterns_apart(_list_patterns(together)):
+        together = [
+            (each, _list_patterns([each]), choices)
+            for each, choices in _list_together(schema, definitions, budget)
+            if "patternProperties" in each
+        ]
+        if are_patterns_apart(_list_patterns(each for each, _, _ in together)):
             continue
-        for each in together:
-            if each.pop("patternProperties", None) is None:
-                continue
-            relax("patternProperties", OVERLAPPING)
-            if each.pop("additionalProperties", True) is not True:
-                relax("additionalProperties", OVERLAPPING)
+        for (first, patterns, choices), (second, other_patterns, other_choices) in combinations(together, 2):
+            if not budget.spend(len(patterns) + len(other_patterns)):
+                break
+            if any(other_choices.get(union, branch) != branch for union, branch in choices.items()):
+                continue  # two branches of one anyOf, which never apply together
+            if not are_patterns_apart(list(dict.fromkeys([*patterns, *other_patterns]))):
+                overlapping |= {id(first): first, id(second): second}
+    for schema in overlapping.values():
+        del schema["patternProperties"]
+        relax("patternProperties", OVERLAPPING)
+        if schema.pop("additionalProperties", True) is not True:
+            relax("additionalProperties", OVERLAPPING)
 
 
 def _list_patterns(schemas: Iterable[Mapping[str, Json]]) -> list[str]:
@@ -113,21 +125,28 @@ def _list_patterns(schemas: Iterable[Mapping[str, Json]]) -> list[str]:
     return list(patterns)
 
 
+_Choices = Mapping[int, int]
+"""The branch that is chosen of each `anyOf`, by the id of its list."""
+
+
 def _list_together(
     schema: dict[str, Json], definitions: Mapping[str, Json], budget: Budget
-) -> Iterator[dict[str, Json]]:
-    """Yields a schema and those that apply to the same value."""
+) -> Iterator[tuple[dict[str, Json], _Choices]]:
+    """Yields a schema and those that can apply to the same value, each with the choices that it needs."""
     found: set[int] = set()
-    waiting: list[Json] = [schema]
+    waiting: list[tuple[Json, _Choices]] = [(schema, {})]
     while waiting and budget.spend(1):
-        each = waiting.pop()
+        each, choices = waiting.pop()
         if not isinstance(each, dict) or id(each) in found:
             continue
         found.add(id(each))
-        yield each
+        yield each, choices
         if isinstance(reference := each.get("$ref"), str):
-            waiting.append(definitions.get(reference.removeprefix(PREFIX)))
-        waiting += _list_branches(each)
+            waiting.append((definitions.get(reference.removeprefix(PREFIX)), choices))
+        parts, branches = each.get("allOf"), each.get("anyOf")
+        waiting += [(part, choices) for part in (parts if isinstance(parts, list) else ())]
+        if isinstance(branches, list):
+            waiting += [(branch, {**choices, id(branches): index}) for index, branch in enumerate(branches)]
 
 
 def _list_branches(schema: Mapping[str, Json]) -> Iterator[Json]:
