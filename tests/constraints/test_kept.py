@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar_builder import MAX_CHOICES
+from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
@@ -229,3 +230,36 @@ def test_no_number_is_an_exclusive_bound_once_it_is_parsed(
     number = {"type": "number"} | schema
     assert takes(number, inside) and accepts(number, inside)
     assert not takes(number, bound) and not accepts(number, bound)
+
+
+PRICE = {"type": "number", "multipleOf": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("schema", "names", "inside", "outside"),
+    [
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 1e-11}, ("exclusiveMaximum",), "0.000000000001", "0.1"),
+        ({"exclusiveMinimum": 0.3, "exclusiveMaximum": 0.30000000001}, ("exclusiveMaximum",), None, "0.3"),
+        ({"exclusiveMinimum": -1e-11, "maximum": -1e-12}, ("exclusiveMinimum",), None, "-0.1"),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 3e-10}, (), "0.0000000002", "0.0000000003"),
+        ({"multipleOf": 0.5, "exclusiveMaximum": 3}, (), "2.5", "2.99999999999999999999"),
+        ({"multipleOf": 2, "exclusiveMaximum": 3}, (), "2", "1"),
+        ({"anyOf": [PRICE, {}], "exclusiveMaximum": 3}, ("exclusiveMaximum",), "2.5", "3"),
+    ],
+)
+def test_an_exclusive_bound_that_a_text_can_reach_is_named(
+    schema: dict[str, object], names: tuple[str, ...], inside: str | None, outside: str
+):
+    number = {"type": "number"} | schema
+    made, found = relax_schema(number, "f")
+    assert found == names
+    assert inside is None or takes(made, inside)
+    assert not takes(made, outside)
+
+
+def test_a_bound_beside_another_fields_multiples_is_not_reached():
+    share = {"type": "number", "exclusiveMaximum": 1}
+    schema = {"type": "object", "properties": {"price": PRICE, "share": share}}
+    assert relax_schema(schema, "f")[1] == ()
+    assert takes(schema, '{"share": 0.9999999999}')
+    assert not takes(schema, '{"share": 0.99999999999999999999}')

@@ -8,6 +8,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 from typing import NoReturn
 
 from antiphon.constraints.json_schema.intersections import (
@@ -55,6 +57,12 @@ EXCLUSIVE_BOUNDS = (
 )
 """The keyword of each exclusive bound, that of the inclusive bound, and the direction of allowed numbers."""
 
+COMBINED = frozenset(
+    "allOf oneOf not if contains dependentSchemas patternProperties unevaluatedItems "
+    "unevaluatedProperties".split()
+)
+"""Keywords with which several schemas can apply to one value."""
+
 MAX_DECIMALS = 10
 """The most digits behind the point that the compiler can limit with `multipleOf`."""
 
@@ -77,6 +85,8 @@ COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
 """Keywords that only change the meaning of another keyword. They are rewritten together with it."""
 
 NOT_ENFORCED = "it cannot be enforced while generating"
+
+REACHED = "a number with many digits can be the bound itself once it is parsed"
 
 MAX_OPTIONAL = 240
 """The most optional properties of one object. The compiler counts four for each of them, and allows 1,000."""
@@ -139,10 +149,13 @@ class _Lowering:
         self._budget = Budget()
         self._disjointness = Disjointness(read.definitions, self._budget)
         self._written_count = 0
-        self._can_limit_digits = not any(
-            "multipleOf" in schema for schema in walk_schemas([read.root, *read.definitions.values()])
+        schemas = list(walk_schemas([read.root, *read.definitions.values()]))
+        self._can_limit_digits = not any("multipleOf" in each for each in schemas) or not any(
+            each.keys() & COMBINED or (each.keys() & {"anyOf", "$ref"} and len(each.keys() - HIDDEN) > 1)
+            for each in schemas
         )
-        """Whether `multipleOf` is free. The compiler miscalculates common multiples with many digits."""
+        """Whether no number has the `multipleOf` of two schemas if bounds add theirs. The compiler
+        miscalculates common multiples with many digits."""
         self._queue: list[str] = []
         self._queued_names: set[str] = set()
         self._writers: dict[str, Callable[[Mapping[str, Json]], list[Schema] | None]] = {
@@ -254,7 +267,8 @@ class _Lowering:
             self._relax("patternProperties", place, "a name may match two of its patterns")
             if is_closed:
                 self._relax("additionalProperties", place, OPENED)
-        _include_bounds(remaining, self._can_limit_digits)
+        for name in _include_bounds(remaining, self._can_limit_digits):
+            self._relax(name, place, REACHED)
         more_additions, unenforced = bound_properties(remaining)
         for name in unenforced:
             self._relax(name, place)
@@ -418,31 +432,47 @@ def _count_alternatives(schemas: list[Schema]) -> int:
     return count
 
 
-def _include_bounds(schema: dict[str, Json], can_limit_digits: bool) -> None:
+def _include_bounds(schema: dict[str, Json], can_limit_digits: bool) -> list[str]:
     """Changes exclusive bounds so that no text reaches them once it is parsed, as 0.99999999999999999 reaches
-    1. Changes the schema.
+    1. Changes the schema. Returns the keywords of the bounds that a text can still reach.
 
     An exclusive bound on the side of 0 becomes an inclusive bound next to it. (The compiler also allows such
     a bound itself if the other bound is less than 1 away.) For the compiler, an inclusive bound on the other
     side excludes its own first digits, as 0.9 with 0.99. So there, numbers get fewer digits instead.
     """
-    if schema.get("type") == "integer":  # the compiler counts integers correctly
-        return
+    types, own_step = schema.get("type", "number"), schema.get("multipleOf")
+    if types == "integer":  # the compiler counts integers correctly
+        return []
+    reached: list[str] = []
     for keyword, inclusive, direction in EXCLUSIVE_BOUNDS:
         bound, other_bound = schema.get(keyword), schema.get(inclusive)
         if not isinstance(bound, int | float):
             continue
         if bound * direction < 0 and abs(bound) <= EXACT:
-            if can_limit_digits:
-                digits = min(MAX_DECIMALS, DOUBLE_DIGITS - len(str(int(abs(bound)))))
-                other_step = schema.get("multipleOf")
-                step = 10.0**-digits
+            digits = min(MAX_DECIMALS, DOUBLE_DIGITS - len(str(int(abs(bound)))))
+            step, other_step = 10.0**-digits, schema.get("multipleOf")
+            has_few_digits = isinstance(own_step, int | float) and own_step >= step
+            if own_step is None and can_limit_digits and _has_multiple(schema, digits):
                 schema["multipleOf"] = max(step, other_step) if isinstance(other_step, float) else step
+            elif not has_few_digits and isinstance(types, str | list) and "number" in types:
+                reached.append(keyword)
             continue
         next_bound = bound * NEXT if bound * direction > 0 else bound / NEXT or SMALLEST * direction
         del schema[keyword]
         if not isinstance(other_bound, int | float) or (other_bound - next_bound) * direction < 0:
             schema[inclusive] = next_bound
+    return reached
+
+
+def _has_multiple(schema: Mapping[str, Json], digits: int) -> bool:
+    """Whether a number with at most `digits` digits behind the point is within the bounds of a schema."""
+    minimum, above, maximum, below = (
+        None if (bound := schema.get(keyword)) is None else Fraction(str(bound)) * 10**digits
+        for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    )
+    lows = [*([] if minimum is None else [ceil(minimum)]), *([] if above is None else [floor(above) + 1])]
+    highs = [*([] if maximum is None else [floor(maximum)]), *([] if below is None else [ceil(below) - 1])]
+    return not lows or not highs or max(lows) <= min(highs)
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
@@ -514,9 +544,10 @@ def relax_schema(
 
 def make_compilable(source: str, field: str) -> Schema:
     """Returns the schema for the compiler. Raises UnsupportedParameter for a keyword that is not fully
-    enforced, and InvalidValue."""
+    enforced, and InvalidValue. A bound that a text can still reach stays in a relaxed schema, so it is no
+    reason to refuse the schema here."""
     normalized = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
-    refuse_relaxed(normalized.relaxations, field)
+    refuse_relaxed((each for each in normalized.relaxations if each.reason != REACHED), field)
     return normalized.schema
 
 
