@@ -2,8 +2,10 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from tests.support.commands import run_command
 from tests.support.docs import ROOT, list_code_blocks
@@ -37,6 +39,10 @@ def hide_changing(line: str) -> str:
     return " ".join(CHANGING.sub("...", line).split())
 
 
+def succeeds(run: Callable[[], CompletedProcess[str]]) -> bool:
+    return run().returncode == 0
+
+
 def test_the_outputs_of_the_first_hour_are_those_of_today(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -67,7 +73,7 @@ def test_the_outputs_of_the_first_hour_are_those_of_today(tmp_path: Path) -> Non
                     arguments = words[1 : words.index(">")] if target else words[1:]
                     run = partial(run_command, *arguments, cwd=tmp_path, env=env)
                     if arguments[0] == "requests":  # a thread records them, after the answer
-                        wait_until(lambda run=run: run().returncode == 0, what="the request is recorded")
+                        wait_until(partial(succeeds, run), what="the request is recorded")
                     done = run()
                     assert done.returncode == 0, (command, done.stderr)
                     if target:
