@@ -1,5 +1,6 @@
 """What a vendor's error becomes, and what its message shows."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -108,6 +109,24 @@ def test_no_message_shows_a_key_or_an_address(secret: str):
 )
 def test_usual_messages_are_passed_on_whole(told: str):
     assert build(400, told).message.endswith(f": {told}")
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "a.", "-", "sk-", "sk-1", "://", "a:", "[:", "Bearer ", "Bearer sk-", "1.1.1.", "\0", "%"]
+)
+def test_the_time_for_a_message_does_not_grow_with_its_square(part: str):
+    """Quadratic work for a text of this length takes 0.3 s or more, ten times."""
+    message, began_at = part * (8192 // len(part)), time.process_time()
+    for _ in range(10):
+        build(400, message)
+    assert time.process_time() - began_at < 0.8
+
+
+@pytest.mark.parametrize(
+    "secret", ["x.http://host/a", "-http://host/a", "1http://host/a", "_http://host/a", "a://b://host/a"]
+)
+def test_an_address_is_hidden_after_any_character(secret: str):
+    assert "host" not in build(400, f"odd {secret}").message
 
 
 def test_messages_are_one_short_line():

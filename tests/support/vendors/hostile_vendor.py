@@ -526,6 +526,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "echo": Behaviour(echo_request, COMPLETE, COMPLETE),
     # errors
     "key-echo": Behaviour(echo_key, REFUSED, REFUSED),
+    "long-word-error": Behaviour(always(whole(error("a" * 8192), 400)), REFUSED, REFUSED),
+    "dotted-error": Behaviour(always(whole(error("a." * 4096), 400)), REFUSED, REFUSED),
+    "many-keys-error": Behaviour(always(whole(error("sk-" * 2731), 400)), REFUSED, REFUSED),
     "control-characters": Behaviour(
         always(
             whole(

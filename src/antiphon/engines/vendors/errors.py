@@ -31,16 +31,22 @@ LONGEST_MESSAGE = 500
 LONGEST_RETRY = 86_400.0
 """The most seconds of a Retry-After. A longer one is shortened to this."""
 
-ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>,;]+", re.IGNORECASE)
+ADDRESS = re.compile(r"(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s\"'<>,;]+", re.IGNORECASE)
+"""Addresses with a scheme. The search begins once in each word: a search at each of its characters would take
+quadratic time. So does that of HIDDEN."""
 
 IP_ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*\])(?::\d+)?(?!\.?\w)"
 )
 
-KEY = re.compile(
-    r"\b(?:(?:sk|pk|gsk|xai|key|api)[-_](?=[\w\-.]*[\d*])|AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE
-)
-"""Keys of the usual forms. A field's name, such as api_parameters, has no digit."""
+KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key|api)[-_][A-Za-z0-9_\-*.]{12,}", re.IGNORECASE)
+"""Keys of the usual forms, if there is a digit or a star in them. A field's name, such as api_parameters, has
+none."""
+
+DIGIT = re.compile(r"[\d*]")
+
+TOKEN = re.compile(r"\b(?:AIza|Bearer\s+)[A-Za-z0-9_\-*.]{12,}", re.IGNORECASE)
+"""Keys of Google, and those of a header."""
 
 ADDRESS_USER = re.compile(r"(?<=://)[^\s/@]+@")
 """The user and the password in an address."""
@@ -48,10 +54,13 @@ ADDRESS_USER = re.compile(r"(?<=://)[^\s/@]+@")
 PART_LENGTH = 12
 """The fewest characters of a key that are removed without the others."""
 
+START_LENGTH = 4
+"""The characters of a removed text that are searched first."""
+
 LONGEST_TEXT = 8192
 """The most characters of a vendor's text that are searched for secrets. The rest is cut off."""
 
-HIDDEN = re.compile(r"[\w+/=%\\-]*\0[\w+/=%\\\0-]*", re.ASCII)
+HIDDEN = re.compile(r"(?<![\w+/=%\\-])[\w+/=%\\-]*\0[\w+/=%\\\0-]*", re.ASCII)
 """Hidden characters, and those beside them that can belong to the same key or encoding."""
 
 TO_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
@@ -113,19 +122,25 @@ class SecretFilter:
                 lower = form.translate(TO_LOWER)
                 parts.update(lower[begin : begin + length] for begin in range(len(lower) - length + 1))
         self._parts.pop(0, None)
+        self._start_length = min((START_LENGTH, *self._parts))
+        self._starts = {part[: self._start_length] for parts in self._parts.values() for part in parts}
+        """How the removed texts begin: almost no other text needs a search for each length."""
 
     def remove(self, text: str) -> str:
         """Returns a text without the secrets in any case, without passwords in addresses, and without keys of
         the usual forms. Cuts it to LONGEST_TEXT."""
         text = text[:LONGEST_TEXT]
         lower = text.translate(TO_LOWER)
-        shown = bytearray(b"\1" * len(text))
-        for length, parts in self._parts.items():
-            for begin in range(len(lower) - length + 1):
-                if lower[begin : begin + length] in parts:
-                    shown[begin : begin + length] = bytes(length)
-        marked = "".join([character if shown[index] else "\0" for index, character in enumerate(text)])
-        return KEY.sub("***", ADDRESS_USER.sub("***@", HIDDEN.sub("***", marked)))
+        characters = list(text)
+        size = self._start_length
+        for begin in range(len(lower)):
+            if lower[begin : begin + size] in self._starts:
+                for length, parts in self._parts.items():
+                    if lower[begin : begin + length] in parts:
+                        characters[begin : begin + length] = "\0" * length
+        text = ADDRESS_USER.sub("***@", HIDDEN.sub("***", "".join(characters)))
+        text = TOKEN.sub("***", text)
+        return KEY.sub(lambda key: "***" if DIGIT.search(key[0]) else key[0], text)
 
 
 def list_encodings(key: str) -> Iterator[tuple[str, float]]:
@@ -184,8 +199,8 @@ def scrub(message: str, secrets: SecretFilter) -> str:
     LONGEST_MESSAGE."""
     text = secrets.remove(ADDRESS.sub("(address)", message[:LONGEST_TEXT]))
     text = IP_ADDRESS.sub("(address)", text)
-    text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "..."
+    text, end = text[:LONGEST_MESSAGE], text[LONGEST_MESSAGE:] and "..."
+    return "".join([character if character.isprintable() else " " for character in text]) + end
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
