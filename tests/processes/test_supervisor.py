@@ -26,7 +26,8 @@ from antiphon.engines.host.child import DeathCounter
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.processes.engine_hosts import build_load_spec, filter_host_environment
-from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url
+from antiphon.processes.pause_answers import answer_pause
+from antiphon.processes.supervisor import Programs, bind, filter_http_environment, format_url, open_port
 from antiphon.settings.cluster import CLUSTER_ONLY
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
@@ -321,6 +322,43 @@ def test_a_dying_http_process_always_returns() -> None:
         server.process.terminate()
         assert server.process.wait(PATIENCE) == 0
         assert server.left_behind() == []
+
+
+def test_a_replacement_that_serves_ends_the_pause() -> None:
+    with serving() as server:
+        said = server.process.stderr
+        assert said is not None
+        for _ in range(3):
+            server.kill_http()
+        wait_until(lambda: b"process_rests" in said.readline(), what="the pause")
+        while server.ask() is None:
+            server.kill_http()  # the test took longer than the pause; the next one is twice as long
+        os.kill(server.process.pid, signal.SIGUSR2)
+        wait_until(lambda: b"workers_replaced" in said.readline(), what="the replacement")
+        assert [server.ask() for _ in range(40)] == [None] * 40
+
+
+async def test_a_pause_leaves_the_shared_socket_in_the_mode_of_the_processes() -> None:
+    """A blocking socket would stop the event loop of a process that loses a connection to another one."""
+    end = asyncio.Event()
+    with bind("127.0.0.1", 0) as listener, listener.dup() as shared:
+        open_port(listener)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(answer_pause(listener, PATIENCE, end))
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert b" 503 " in await reader.readline()
+            writer.close()
+            shared.setblocking(False)
+            end.set()
+        assert not os.get_blocking(shared.fileno())
+
+
+async def test_a_pause_that_cannot_be_answered_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with bind("127.0.0.1", 0) as listener:
+        pass
+    await answer_pause(listener, PATIENCE, asyncio.Event())
+    assert "pause_unanswered" in caplog.text
 
 
 def test_pauses_double_up_to_a_minute_and_end_after_a_minute_of_life() -> None:

@@ -5,10 +5,13 @@ request further than its head.
 """
 
 import asyncio
+import logging
 import math
 import socket
 import time
 from contextlib import suppress
+
+from antiphon.telemetry.logs import record
 
 MAX_CONNECTIONS = 256
 """The most connections at once. Others are closed without an answer."""
@@ -22,7 +25,11 @@ the answer."""
 
 
 async def answer_pause(listener: socket.socket, seconds: float, stop: asyncio.Event) -> None:
-    """Answers the connections of a listening socket for some seconds, or until `stop` is set."""
+    """Answers the connections of a listening socket for some seconds, or until `stop` is set. If it cannot,
+    it logs why, and the connections wait for a process.
+
+    The socket stays in non-blocking mode: the HTTP processes share this flag, and their event loops need it.
+    """
     end = time.monotonic() + seconds
     connections: set[asyncio.StreamWriter] = set()
 
@@ -40,15 +47,17 @@ async def answer_pause(listener: socket.socket, seconds: float, stop: asyncio.Ev
             connections.discard(writer)
         writer.close()
 
-    server = await asyncio.start_server(answer, sock=listener.dup())
+    try:
+        server = await asyncio.start_server(answer, sock=listener.dup())
+    except OSError as problem:  # no file descriptor is left, or the server ends and has closed the socket
+        record("pause_unanswered", logging.WARNING, error=str(problem))
+        return
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stop.wait()
     finally:
         server.close()
-        with suppress(OSError):  # it is closed when the server ends
-            listener.setblocking(True)  # the duplicate shares this flag
 
 
 def build_answer(seconds: float) -> bytes:

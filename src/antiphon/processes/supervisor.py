@@ -261,8 +261,8 @@ class _Supervisor:
                 self._current.settings, self._runtime, group, partial(self._count_death, "knowledge")
             )
             self._workers.on_knowledge = self._knowledge.request
-            self._workers.on_pause = lambda seconds: group.create_task(
-                answer_pause(self._listener, seconds, self._stop)
+            self._workers.on_pause = lambda seconds, end: group.create_task(
+                answer_pause(self._listener, seconds, end)
             )
             service_tasks = [
                 group.create_task(self._announce_ready(on_serving, reloads)),

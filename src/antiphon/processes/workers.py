@@ -73,8 +73,10 @@ class Workers:
         """Called with the name of a model that a request of a process needs."""
         self.on_knowledge: Callable[[], None] = lambda: None
         """Called when a request of a process needs the knowledge process."""
-        self.on_pause: Callable[[float], object] = lambda _: None
-        """Called with the seconds during which no process runs, because all have died too often."""
+        self.on_pause: Callable[[float, asyncio.Event], object] = lambda *_: None
+        """Called with the seconds during which no process runs, because all have died too often. The event is
+        set when a process serves earlier, such as a replacement, and when the server ends."""
+        self._pause_end = asyncio.Event()
         self._count = count
         self._retire_timeout = retire_timeout + MARGIN
         self._start = start
@@ -142,6 +144,7 @@ class Workers:
     async def stop(self, seconds: float) -> None:
         """Ends all processes. Kills those that still run after `seconds`."""
         self._stopping.set()
+        self._pause_end.set()
         for worker in self._list_all():
             worker.watch.forbid_restart()
         async with asyncio.TaskGroup() as group:
@@ -173,6 +176,7 @@ class Workers:
         """Stores the state of a worker."""
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
+            self._pause_end.set()
             worker.settled.set()
         elif not worker.step_replied.is_set():
             worker.problem = _report(f"{worker.watch.name} ended during the reload")
@@ -185,7 +189,9 @@ class Workers:
         worker.rest_end = now + seconds
         first_end = min(worker.rest_end for worker in self._serving)
         if first_end > now:
-            self.on_pause(first_end - now)
+            self._pause_end.set()
+            self._pause_end = asyncio.Event()
+            self.on_pause(first_end - now, self._pause_end)
 
     def _receive(self, worker: Worker, status: Status) -> None:
         """Stores a worker's reply to a reload step, or passes its request on."""

@@ -6,6 +6,7 @@ far.
 """
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -59,8 +60,13 @@ def main() -> None:
     status.report_ready()
     if KNOWLEDGE in os.environ:
         threading.Thread(target=_ask_often, args=(status,), daemon=True).start()
+    listener.setblocking(False)  # as an event loop does; all processes share this flag
     while True:
-        connection, _ = listener.accept()
+        select.select([listener], [], [])
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:  # another process has accepted it
+            continue
         known = {
             "pid": os.getpid(),
             "key": settings.server.api_key,
