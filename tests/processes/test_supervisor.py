@@ -437,6 +437,17 @@ def test_a_defect_refuses_the_reload_and_shows_no_value() -> None:
         assert server.knows()["pid"] in server.family()
 
 
+def test_a_reload_that_hangs_does_not_keep_the_server_from_ending() -> None:
+    with serving(reload="hang") as server:
+        os.kill(server.process.pid, signal.SIGUSR1)
+        said = server.process.stderr
+        assert said is not None
+        wait_until(lambda: b"reading the settings" in said.readline(), what="the reload")
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+        assert server.left_behind() == []
+
+
 # --- ends ---------------------------------------------------------------------------------------------------
 
 

@@ -6,12 +6,15 @@ changes. So does a process that ends or does not reply. Reloads run one after th
 """
 
 import asyncio
+import concurrent.futures
 import hashlib
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
@@ -48,6 +51,8 @@ minutes."""
 APPLY_S = 5.0
 """Seconds in which an HTTP process must apply the prepared change. It takes milliseconds."""
 
+T = TypeVar("T")
+
 LoadSettings = Callable[[Settings], tuple[Settings, tuple[str, ...]]]
 """Loads and checks the settings again, from the same sources as at the start. The parameter is the current
 settings. Returns the new ones, and the names of settings that only a restart applies. Raises a
@@ -83,6 +88,22 @@ def digest_key_files(settings: Settings) -> dict[str, bytes]:
                 key = read_text(Path(path).expanduser()).strip()
                 digests[name] = hashlib.sha256(key.encode()).digest()
     return digests
+
+
+async def run_in_daemon_thread(read: Callable[[], T]) -> T:
+    """Returns the result of `read`. Unlike a thread of asyncio's pool, one that hangs on a dead file system
+    does not keep the process from ending."""
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
+
+    def run() -> None:
+        try:
+            outcome.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="reload", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 class Reloadable(Struct, frozen=True):
@@ -146,10 +167,11 @@ class Reloads(Struct):
                 "this server was started without a function that loads its settings again; restart it"
             )
         old_settings = self.server_state.current.settings
+        load = self.hooks.load
         try:
             async with asyncio.timeout(READ_S):
-                new_settings, restart_only = await asyncio.to_thread(self.hooks.load, old_settings)
-                new_digests = await asyncio.to_thread(digest_key_files, new_settings)
+                new_settings, restart_only = await run_in_daemon_thread(lambda: load(old_settings))
+                new_digests = await run_in_daemon_thread(lambda: digest_key_files(new_settings))
         except TimeoutError:
             raise SettingsError(
                 f"the settings were not read and checked within {READ_S:g} s; a file does not answer"

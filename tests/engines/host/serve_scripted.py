@@ -6,6 +6,7 @@ printed as JSON.
 
 import json
 import sys
+import threading
 
 from msgspec.structs import replace
 
@@ -50,9 +51,13 @@ def main() -> int:
 
 
 def reload(current: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """A defect, or one more alias at each reload."""
+    """A defect, a file that never answers, or one more alias at each reload."""
     if asked.get("reload") == "defect":
         raise RuntimeError("a secret of the settings")
+    if asked.get("reload") == "hang":
+        sys.stderr.write("reading the settings\n")
+        sys.stderr.flush()
+        threading.Event().wait()
     alias = AliasSettings(name=f"alias-{len(current.aliases)}", model="cantor")
     return replace(current, aliases=(*current.aliases, alias)), ()
 
