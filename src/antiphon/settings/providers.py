@@ -88,7 +88,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             description="Most bytes of a whole answer, and of one event of a stream. Answers with vectors "
-            "have another limit (vendor-faults.md)."
+            "or speech have other limits (vendor-faults.md)."
         ),
         Meta(ge=65_536, le=256 << 20),
     ] = 8 << 20

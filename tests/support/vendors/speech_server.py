@@ -2,7 +2,8 @@
 
 Its streams have the order and fields of recorded streams: no speech chunk has a finish reason, and the last
 chunk has only the time of expiry. A model with the suffix `-reason` sends a finish reason before that chunk.
-A model with the suffix `-cut` sends neither. A request without speech gets a text.
+A model with the suffix `-cut` sends neither, and one with the suffix `-long` speaks for minutes. A request
+without speech gets a text.
 """
 
 import base64
@@ -18,6 +19,8 @@ TRANSCRIPT = "Hello, it is nine."
 RECORDING = base64.b64encode(bytes(range(250)) * 4).decode()
 PIECE = 57
 """Characters of one chunk's data. Chunks end within a group of four."""
+LONG_RECORDING = RECORDING * 9000
+"""12 MB: three minutes. A stream sends it twice, in pieces of a megabyte."""
 EXPIRES = 1_800_000_000
 SPEECH_ID = "audio_6789abcdef"
 
@@ -92,7 +95,8 @@ def build_message(body: Json) -> Json:
     if not wants_speech(body):
         text = body["prediction"]["content"] if "prediction" in body else "Hello."
         return {"role": "assistant", "content": text, "refusal": None}
-    speech = {"id": SPEECH_ID, "data": RECORDING, "expires_at": EXPIRES, "transcript": TRANSCRIPT}
+    recording = LONG_RECORDING if body["model"].endswith("-long") else RECORDING
+    speech = {"id": SPEECH_ID, "data": recording, "expires_at": EXPIRES, "transcript": TRANSCRIPT}
     return {"role": "assistant", "content": None, "refusal": None, "audio": speech}
 
 
@@ -115,6 +119,9 @@ def iterate_speech(model: str) -> Iterator[tuple[Json, str | None]]:
     yield {"role": "assistant", "content": None, "refusal": None, "audio": first}, None
     for index in range(PIECE, len(RECORDING), PIECE):
         yield {"audio": {"data": RECORDING[index : index + PIECE]}}, None
+    if model.endswith("-long"):
+        for index in range(0, 2 * len(LONG_RECORDING), 1 << 20):
+            yield {"audio": {"data": (2 * LONG_RECORDING)[index : index + (1 << 20)]}}, None
     if model.endswith("-reason"):
         yield {}, "stop"
     if not model.endswith("-cut"):

@@ -102,7 +102,12 @@ STREAM_BYTES = 16 << 20
 """Bytes of a stream beside its tokens: comments, and reasoning that the maximum does not count."""
 
 BYTES_PER_TOKEN, BYTES_PER_SCORED_TOKEN = 1024, 8192
-"""The most bytes of a stream for each output token, without and with log-probabilities."""
+"""The most bytes of a stream for each output token, without and with log-probabilities. A token of speech is
+allowed as many as one with log-probabilities: it can be 50 ms of pcm16, 3,200 bytes in base64."""
+
+MAX_SPEECH = 64 << 20
+"""The most bytes of a whole answer with speech: 17 minutes of wav in base64, which take 64,000 bytes each
+second. The recording is one long text, which decodes fast."""
 
 EVENTS_PER_TURN = 256
 """Events that one request passes on before other requests get their turn."""
@@ -364,7 +369,8 @@ class VendorStream:
         response.deadline, has_begun = deadline, False
         is_stream = response.media_type == EVENT_STREAM
         if is_stream:
-            token_bytes = BYTES_PER_TOKEN if self.request.output.logprobs is None else BYTES_PER_SCORED_TOKEN
+            is_plain = self.request.output.logprobs is None and not self.request.vendor_options.wants_speech
+            token_bytes = BYTES_PER_TOKEN if is_plain else BYTES_PER_SCORED_TOKEN
             response.limit(STREAM_BYTES + self.size.output_tokens * token_bytes)
         batches = self._read_stream(response, first_event_due) if is_stream else self._read_answer(response)
         try:
@@ -394,7 +400,10 @@ class VendorStream:
     async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
         """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
         that another route can be tried."""
-        body = await response.read(self.provider.options.max_answer_bytes)
+        max_bytes = self.provider.options.max_answer_bytes
+        if self.request.vendor_options.wants_speech:
+            max_bytes = max(max_bytes, MAX_SPEECH)
+        body = await response.read(max_bytes)
         upstream = self.provider.upstream
         events = await run_decode(lambda: tuple(upstream.decode_answer(self.request, self.model, body)), body)
         yield tuple(map(self._limit_usage, events))

@@ -12,6 +12,7 @@ import pytest
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile
+from antiphon.engines.vendors.transport import MAX_ANSWER
 from tests.support.vendors import speech_server
 from tests.support.vendors.vendor_gateway import connect_client
 from tests.support.vendors.vendor_http import VendorServer, serve_vendor
@@ -21,6 +22,7 @@ MODELS = (
     VendorModel("speaks", "open", SPEAKS),
     VendorModel("speaks-reason", "open", SPEAKS),
     VendorModel("speaks-cut", "open", SPEAKS),
+    VendorModel("speaks-long", "open", SPEAKS),
     VendorModel("predicts", "open", extra_parameters=frozenset({"prediction"})),
     VendorModel("plain", "open"),
 )
@@ -76,6 +78,24 @@ async def test_a_spoken_answer_reaches_the_client(vendor: VendorServer, model: s
     assert read_body(vendor)["audio"] == SPOKEN["audio"]
     prompt, completion = answer.usage.prompt_tokens_details, answer.usage.completion_tokens_details
     assert (prompt.audio_tokens, completion.audio_tokens) == (12, 20)
+
+
+async def test_minutes_of_speech_are_a_whole_answer(vendor: VendorServer):
+    async with connect(vendor) as client:
+        answer = await ask(client, False, "speaks-long", **SPOKEN)
+    assert len(speech_server.LONG_RECORDING) > MAX_ANSWER
+    assert answer.choices[0].message.audio.data == speech_server.LONG_RECORDING
+
+
+async def test_a_stream_of_speech_has_more_bytes_for_each_token(vendor: VendorServer):
+    async with connect(vendor) as client:
+        stream = await client.chat.completions.create(
+            model="speaks-long", stream=True, max_tokens=1000, **SPOKEN
+        )
+        choices = [choice async for chunk in stream for choice in chunk.choices]
+    sent = sum(len(choice.delta.audio.data or "") for choice in choices if choice.delta.audio)
+    assert sent == len(speech_server.RECORDING) + 2 * len(speech_server.LONG_RECORDING)
+    assert choices[-1].finish_reason == "stop"
 
 
 async def test_chunks_of_speech_are_those_of_the_vendor(vendor: VendorServer):
