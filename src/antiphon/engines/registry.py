@@ -49,6 +49,9 @@ SPEED_SAMPLES = 128
 
 SPEED_PERCENTILE = 0.95
 
+MIN_SAMPLES = 8
+"""Answers below which the speed of a route is unknown. One slow answer is easy to ask for."""
+
 MIN_SPEED_TOKENS = 64
 """Output tokens below which an answer tells no speed. A short answer mostly waits for its first token, so
 callers could make a route look slow by many of them."""
@@ -69,8 +72,8 @@ class RouteSpeed:
             self._samples.append(tokens / max(seconds, MIN_LATENCY_S))
 
     def estimate(self) -> float | None:
-        """Returns the 95th percentile; None if no answer has shown a speed."""
-        if not self._samples:
+        """Returns the 95th percentile; None before enough answers have shown a speed."""
+        if len(self._samples) < MIN_SAMPLES:
             return None
         return sorted(self._samples)[math.ceil(len(self._samples) * SPEED_PERCENTILE) - 1]
 
