@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import floor
 from types import TracebackType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +16,23 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage, UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Measure, Window
-from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Output, RawPrompt
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Output,
+    RawPrompt,
+)
 from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import MIN_SAMPLES, Model, ModelRegistry, ModelRoute, RouteSpeed
+from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.engine import VendorEngine
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.profiles import VendorProfile, build_profile
+from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import BudgetExceeded, DeadlineExceeded, ProviderBroken
 from antiphon.pipeline.late_settlements import open_late_settlements
 from antiphon.pipeline.run import Pipeline
@@ -26,6 +40,8 @@ from antiphon.task_group import task_group
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
+from tests.support.billing_vendor import serve_billing_vendor
+from tests.support.waiting import await_until
 
 PROMPT = RawPrompt("hello")
 SEEN_TOKEN = "four"
@@ -95,6 +111,10 @@ class VendorStream:
         await self._events.aclose()
         self.closed_at.append(self.context.clock.monotonic() - self.sent_at)
 
+    @property
+    def has_arrived(self) -> bool:
+        return False
+
     async def read_usage(self, seconds: float) -> Usage | None:
         late = self.vendor.usage_after
         self.advance(min(seconds, seconds if late is None else late))
@@ -138,7 +158,7 @@ class VendorStream:
         )
 
 
-class VendorEngine(ScriptedEngine):
+class SimulatedEngine(ScriptedEngine):
     """The engine of the vendor that a test sets."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
@@ -177,7 +197,7 @@ class Caller:
     books: Books = field(default_factory=Books)
 
     def __post_init__(self) -> None:
-        self.engine = VendorEngine(self.books.clock.advance)
+        self.engine = SimulatedEngine(self.books.clock.advance)
         self.route = ModelRoute(self.engine, "vendor")
         self.model = Model("m", (self.route,), 1)
 
@@ -304,6 +324,33 @@ async def test_a_usage_that_does_not_come_in_two_seconds_is_estimated():
     entry = await caller.ask(replace_vendor(vendor, usage_after=3.0), vendor.seconds + 0.1)
     assert (entry.status, entry.source) == ("cancelled", UsageSource.ESTIMATED)
     assert 600 <= entry.output_tokens <= 620, "the two seconds cost nothing"
+
+
+@pytest.mark.parametrize("read", [1, 100, 201])
+async def test_who_leaves_an_answer_that_has_arrived_pays_the_bill(read: int):
+    """The vendor is done, however much of its answer was read."""
+    books = Books(limit(Measure.COST, 10**15, Window.DAY))
+    request = GenerationRequest(
+        "m", (Conversation((Message(Role.USER, "hi"),)),), output=Output(max_tokens=4000)
+    )
+    with serve_billing_vendor() as vendor:
+        options = ProviderOptions("v", vendor.url, ("Authorization", ""), allows_private=True)
+        provider = Provider(options, OpenAIUpstream(), lambda: None)
+        profile = build_profile(VendorProfile(), "v", "openai", frozenset())
+        engine = VendorEngine(provider, VendorModel("whole", "v"), profile)
+        try:
+            async with open_late_settlements() as late_settlements:
+                accounting = replace(books.accounting, late_settlements=late_settlements)
+                models = ModelRegistry((Model("m", (ModelRoute(engine, "vendor"),), 1),))
+                pipeline = Pipeline(models, Metrics(), 5.0, accounting)
+                async with pipeline.run(request, Context("r")) as events:
+                    for _ in range(read):
+                        await anext(events)
+                await await_until(lambda: books.ledger.entries, what="the row is complete")
+        finally:
+            await provider.aclose()
+    entry = books.ledger.entry
+    assert (entry.source, entry.prompt_tokens, entry.output_tokens) == (UsageSource.REPORTED, 1000, 2000)
 
 
 async def test_the_end_of_the_server_ends_the_wait():

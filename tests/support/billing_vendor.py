@@ -3,6 +3,7 @@
 - `late` shows two words and the finish, and tells its usage a moment later, also when nobody reads any more.
 - `silent` answers nothing, until its client leaves.
 - `one` shows one word and then nothing, until its client leaves.
+- `whole` sends a whole answer of 200 words at once.
 - `huge` tells a usage that cannot be true.
 """
 
@@ -42,6 +43,13 @@ class BillingVendor:
     async def _answer(
         self, model: str, is_streamed: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        if model == "whole":
+            words = [build_chunk({"content": "word "}) for _ in range(200)]
+            end = build_event({"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n"
+            content = b"".join(words) + build_chunk({}, "stop") + end
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % len(content) + content)
+            return
         if is_streamed:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         if is_streamed and model != "silent":

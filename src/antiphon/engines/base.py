@@ -109,10 +109,14 @@ class LateUsageStream(Protocol):
     """What `PreparedRequest.stream` can also return: a stream that tells its usage some time after its last
     Finished."""
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the whole answer has come, whatever its reader has read of it."""
+
     async def read_usage(self, seconds: float) -> Usage | None:
-        """Reads on to the usage, after all choices have finished and the reader of the events was cancelled
-        or closed. Call it before the context is left. Returns None if the usage does not come within
-        `seconds`, or if nobody but this server counted it."""
+        """Reads on to the usage, after the reader of the events was cancelled or closed. Call it
+        before the context is left. Returns None if the usage does not come within `seconds`, or if nobody but
+        this server counted it."""
 
 
 class PreparedEmbedding(Protocol):

@@ -114,6 +114,11 @@ class StartedStream:
     async def __aenter__(self) -> "StartedStream":
         return self
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the whole answer has come: see `LateUsageStream`."""
+        return isinstance(self._stream, LateUsageStream) and self._stream.has_arrived
+
     async def read_usage(self, seconds: float) -> Usage | None:
         """Reads on to the usage: see `LateUsageStream`."""
         stream = self._stream

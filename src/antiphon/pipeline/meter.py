@@ -3,8 +3,8 @@ report goes to the log and the metrics, and to the ledger and the limits if keys
 with an error, the HTTP edge writes its log record, with the counts of this module.
 
 A generation that is cut short counts the tokens that were generated. A vendor's deltas have no token counts,
-so `RequestMeter.charge_unfinished` decides what it is charged. If the caller left after the answer ended, the
-vendor's usage is waited for. This module contains no limits and no prices.
+so `RequestMeter.charge_unfinished` decides what it is charged. If the caller left after the answer ended,
+or after all of it came, the vendor's usage is read. This module contains no limits and no prices.
 
 `record_stream` records the text of requests and answers, for projects that turned it on.
 """
@@ -173,7 +173,12 @@ class Settlement:
                 waits = meter.late_settlements
                 has_ended = tally.is_estimated and len(tally.finish_reasons) == meter.choices
                 has_left = not isinstance(error, AntiphonError)
-                if stream is not None and waits is not None and has_ended and has_left:
+                if (
+                    stream is not None
+                    and waits is not None
+                    and has_left
+                    and (has_ended or stream.has_arrived)
+                ):
                     meter.release_place()
                     waits.start(self._settle_late(outcome, stream))
                     return
@@ -184,7 +189,7 @@ class Settlement:
             self._settle(outcome, error)
 
     async def _settle_late(self, outcome: RequestOutcome, stream: StartedStream) -> None:
-        """Waits for the usage of an answer that has ended and whose caller has left, and settles it."""
+        """Reads the usage of an answer that has ended and whose caller has left, and settles it."""
         left = asyncio.CancelledError()  # the original one would keep the frames of the request in memory
         try:
             usage = await stream.read_usage(MAX_WAIT_S)

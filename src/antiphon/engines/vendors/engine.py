@@ -300,8 +300,10 @@ class VendorStream:
         "_events",
         "_held_s",
         "_is_complete",
+        "_is_decoding",
         "_response",
         "_splitter",
+        "_undecoded",
         "call",
         "model",
         "provider",
@@ -318,6 +320,11 @@ class VendorStream:
         self._decoder: StreamDecoder | None = None
         """The decoder of a streamed answer."""
         self._splitter = EventSplitter(self.provider.options.max_answer_bytes)
+        self._undecoded = b""
+        """Bytes that were read and not decoded yet."""
+        self._is_decoding = False
+        """Whether a piece is decoded. If the request is cancelled meanwhile, what is left of the piece is
+        lost."""
         self._is_complete = False
         self._held_s = 0.0
         """Seconds in which the reader of the events did not read."""
@@ -335,17 +342,23 @@ class VendorStream:
                     response.close()
                 await self.provider.remove_user()
 
+    @property
+    def has_arrived(self) -> bool:
+        """`LateUsageStream.has_arrived`. A whole answer without a stream tells its usage with its events."""
+        return self._response is not None and self._decoder is not None and self._response.is_closed
+
     async def read_usage(self, seconds: float) -> Usage | None:
-        """`LateUsageStream.read_usage`. The events of the answer have ended, but not the connection."""
+        """`LateUsageStream.read_usage`."""
         response, decoder = self._response, self._decoder
-        if response is None or decoder is None:
+        if response is None or decoder is None or self._is_decoding:
             return None
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while not decoder.is_complete and (data := await response.read_part()):
-                        for name, payload in self._splitter.feed(data):
+                    while not decoder.is_complete and await self._has_bytes(response):
+                        for name, payload in self._split_piece():
                             await run_decode(partial(decoder.feed, name, payload), payload)
+                        await asyncio.sleep(0)
             usage = next(event for event in decoder.close() if isinstance(event, Usage))
         except Exception:  # noqa: BLE001 - nobody waits for it, and it must not end the waits of others
             return None
@@ -414,34 +427,46 @@ class VendorStream:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """Yields the events of a streamed answer; each tuple has those of one network read.
         `first_event_due`: the event loop's time by which the first event must arrive."""
-        get_time, splitter = asyncio.get_running_loop().time, self._splitter
+        get_time = asyncio.get_running_loop().time
         decoder = self._decoder = self.provider.upstream.start_stream(self.request, self.model)
         chunk_timeout = self.provider.options.chunk_timeout
         response.next_bytes_due = first_event_due
-        while not decoder.is_complete and (data := await response.read_part()):
+        while not decoder.is_complete and await self._has_bytes(response):
             arrived_at = get_time()
             response.next_bytes_due = inf
-            for begin in range(0, len(data), PIECE_BYTES):
-                if begin:
-                    await asyncio.sleep(0)
+            while self._undecoded:
                 events: list[Event] = []
+                self._is_decoding = True
                 try:
-                    for name, payload in splitter.feed(data[begin : begin + PIECE_BYTES]):
+                    for name, payload in self._split_piece():
                         events += await run_decode(partial(decoder.feed, name, payload), payload)
                 except ANSWER_FAILURES:
                     yield events  # the caller gets the events before the fault
                     raise
+                self._is_decoding = False
                 if events:
                     first_event_due = 0.0
                     yield events
+                if self._undecoded:
+                    await asyncio.sleep(0)
             now = get_time()
             self._held_s += now - arrived_at
             response.next_bytes_due = max(first_event_due, now + chunk_timeout)
         response.next_bytes_due = inf
         self._context.progress.held_s = self._held_s
-        for event in close_decoder(decoder, splitter):
+        for event in close_decoder(decoder, self._splitter):
             yield (self._limit_usage(event),)
         self.provider.watch.finish(response)
+
+    async def _has_bytes(self, response: UpstreamResponse) -> bool:
+        """Waits for bytes, unless some are not decoded yet. Returns False at the end of the body."""
+        self._undecoded = self._undecoded or await response.read_part()
+        return bool(self._undecoded)
+
+    def _split_piece(self) -> list[tuple[str, bytes]]:
+        """Returns the events that the next piece completes."""
+        piece, self._undecoded = self._undecoded[:PIECE_BYTES], self._undecoded[PIECE_BYTES:]
+        return self._splitter.feed(piece)
 
     def _limit_usage(self, event: Event) -> Event:
         """Returns the event, with the counts of Usage limited to what can be true."""
