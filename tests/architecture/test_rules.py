@@ -20,6 +20,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.vllm.tokenizer": "the border around tokenizers, which raises plain exceptions",
     "antiphon.processes.knowledge.server": "the border around the index: one call fails, others go on",
     "antiphon.services.knowledge.documents": "the border around one job: it fails, others go on",
+    "antiphon.pipeline.late_settlements": "the border around one settlement: it fails, others go on",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.weights.hub.download": "an error of the thread that asks is raised in the thread that waits",
     "antiphon.processes.supervisor": "it outlives everything it starts",

@@ -369,6 +369,22 @@ async def test_the_end_of_the_server_ends_the_wait():
     assert caller.books.limiter.calls.count("settle") == 1 and caller.engine.closed_at
 
 
+async def test_a_settlement_that_fails_ends_no_other(caplog: pytest.LogCaptureFixture):
+    class Failing(VendorStream):
+        async def __aexit__(self, *_: object) -> None:
+            raise RuntimeError("a defect")
+
+    vendor, caller = Vendor(hidden=400), Caller()
+    caller.engine.stream_type = Failing
+    await caller.ask(vendor, vendor.seconds + 0.001)
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [
+        "late_settlement_failed"
+    ]
+    caller.engine.stream_type = VendorStream
+    entry = await caller.ask(vendor, vendor.seconds + 0.001)
+    assert (entry.source, entry.output_tokens) == (UsageSource.REPORTED, 600)
+
+
 async def test_before_the_finish_the_connection_is_closed_at_once():
     vendor = Vendor()
     caller = Caller()

@@ -6,10 +6,12 @@ request is then settled at once.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 from antiphon.task_group import task_group
+from antiphon.telemetry.logs import describe_exception, record
 
 MAX_WAIT_S = 2.0
 """The most seconds to wait for a usage. Vendors send it within milliseconds after the finish reason."""
@@ -23,8 +25,9 @@ class LateSettlements:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, settlement: Coroutine[None, None, None]) -> None:
-        """Runs a settlement, which handles its own errors and settles even if it is cancelled."""
-        task = self._group.create_task(settlement)
+        """Runs a settlement, which settles even if it is cancelled. An unexpected error of it is logged,
+        because it must not end the process."""
+        task = self._group.create_task(_log_failure(settlement))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -34,6 +37,14 @@ class LateSettlements:
         await asyncio.sleep(0)
         for task in tuple(self._tasks):
             task.cancel()
+
+
+async def _log_failure(settlement: Coroutine[None, None, None]) -> None:
+    """Runs a settlement, and logs its unexpected error."""
+    try:
+        await settlement
+    except Exception as error:  # noqa: BLE001 - a defect fails one settlement, and the others continue
+        record("late_settlement_failed", logging.ERROR, problem=describe_exception(error))
 
 
 @asynccontextmanager
