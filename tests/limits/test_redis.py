@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.limits import Amounts, BudgetWarning, Measure, Window
-from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
+from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError, StoreUnavailable
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.redis import LEASE_S, RedisLimiter
 from antiphon.limits.windows import find_period
@@ -99,6 +99,28 @@ async def test_requests_of_a_node_that_died_run_until_their_lease_ends(node, oth
     await other.reserve("a", [two], ONE)
     with pytest.raises(RateLimited):
         await other.reserve("b", [two], ONE)
+
+
+async def test_a_ledger_that_does_not_answer_keeps_no_claim_from_redis(redis_server, clock):
+    """The same loop sends settled claims and renews leases."""
+    hangs, answers = asyncio.Event(), [StoreUnavailable("away")]
+
+    async def seeds(_):
+        if answers:
+            raise answers.pop()
+        hangs.set()
+        await asyncio.Event().wait()
+
+    one = limit(1, Measure.CONCURRENT)
+    async with connected(TimedRedis(redis_server.url, clock, seeds)) as node:
+        await node.reserve("a", [one], ONE)
+        with pytest.raises(LimitsUnavailable):
+            await node.reserve("b", [limit(100, OUTPUT, Window.DAY, "two")], ONE)
+        clock.advance(LEASE_S / 2)  # for longer than the reader pauses after a failure
+        await hangs.wait()
+        node.settle("a", ONE)
+        await await_until(lambda: not node._settled, what="the claim is sent")
+        await node.reserve("c", [one], ONE)
 
 
 async def test_what_is_sent_twice_is_done_once(node):

@@ -37,6 +37,7 @@ from antiphon.limits.lua_scripts import (
     get_counter_kind,
 )
 from antiphon.limits.seeding import Seeder, SeedReader
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
 UNAUTHENTICATED = "already authenticated"
@@ -253,18 +254,31 @@ class RedisLimiter:
         await self._redis.aclose()
 
     async def keep_connected(self) -> None:
-        """Sends settled claims, renews leases, and checks whether Redis is available, until cancelled."""
-        renewed_at = self._clock.monotonic()
+        """Sends settled claims, renews leases, and checks whether Redis is available and the ledger can be
+        read, until cancelled."""
+        async with task_group() as group:
+            group.create_task(self._retry_reads())
+            await self._send_claims()
+
+    # --- helpers ---
+
+    async def _retry_reads(self) -> None:
+        """Reads again what the ledger did not tell. A database can take longer to answer than a lease
+        lasts."""
         while True:
             await self._seed_reader.retry()
+            await asyncio.sleep(POLL_S)
+
+    async def _send_claims(self) -> None:
+        """Sends settled claims and renews leases. Learns meanwhile whether Redis is available."""
+        renewed_at = self._clock.monotonic()
+        while True:
             with suppress(LimitsUnavailable):
                 await self._send_settled()
                 if self._clock.monotonic() - renewed_at >= RENEWAL_S:
                     renewed_at = self._clock.monotonic()
                     await self._renew_leases()
             await self._wait_for_work()
-
-    # --- helpers ---
 
     def _settle_uncertain(self, claim: str) -> None:
         """Settles a claim with no used amounts, because Redis may have counted it although the call
