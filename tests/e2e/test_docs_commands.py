@@ -108,6 +108,7 @@ def test_what_is_not_run_exists(command: Command) -> None:
 def parse(words: list[str]) -> None:
     """Asks the command line's own parser. Raises SystemExit or a usage error where it would."""
     command = typer.main.get_command(app)
+    words = [word for word in words if word != "--help"]  # every command has it
     while words and isinstance(command, typer.core.TyperGroup):
         name, found, words = command.resolve_command(typer.Context(command), words)
         assert found is not None, name

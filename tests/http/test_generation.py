@@ -4,6 +4,7 @@ import pytest
 
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedAnswer
 from antiphon.testing.scripted_engine import StreamEnding
@@ -73,7 +74,7 @@ async def test_all_chunks_of_an_answer_share_an_id_that_is_unique(served):
 async def test_the_engine_sees_the_request_id_the_actor_and_a_deadline(served):
     await served.ask(CHAT, HELLO, headers={"x-request-id": "trace-7"})
     context = served.engine.streams[0].context
-    assert (context.request_id, context.actor) == ("trace-7", LOCAL_ANONYMOUS)
+    assert (context.request_id, context.actor) == ("trace-7", replace(LOCAL_ANONYMOUS, client="127.0.0.1"))
     assert 3500 < (context.remaining() or 0) <= 3600
 
 
