@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ from antiphon.domain.events import Event, Started, TextDelta, UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, EmbeddingRequest, GenerationRequest, Output, RawPrompt
-from antiphon.domain.values import replace
 from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.base import VendorModel
@@ -20,7 +17,7 @@ from antiphon.engines.vendors.engine import CLOCK_SLACK_S, MAX_OUTPUT, VendorEng
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.errors import DeadlineExceeded, ProviderError
+from antiphon.errors import DeadlineExceeded
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.telemetry.metrics import Metrics
@@ -122,48 +119,6 @@ async def leave_vectors(seconds: float) -> Entry:
         try:
             with pytest.raises(DeadlineExceeded):
                 await pipeline.embed(request, context)
-        finally:
-            await provider.aclose()
-    return books.ledger.entry
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "is_buffered", "charged"),
-    [
-        ("timeout", "one", False, MAX_OUTPUT),
-        ("timeout", "silent", True, MAX_OUTPUT),
-        ("chunk_timeout", "one", False, 2),
-        ("first_byte_timeout", "silent", False, 0),
-    ],
-)
-async def test_the_whole_time_of_a_provider_is_charged_but_no_silence_of_the_vendor(
-    name: str, model: str, is_buffered: bool, charged: int
-):
-    """The reader holds the answer for that time, as far as it came."""
-    expected = ("provider_timeout" if model == "silent" else "provider_stream_broken", charged)
-    for seconds in (0.5, 5.0, 30.0):  # more for a busy machine, on which the request is sent later
-        entry = await outlast_provider(name, seconds, model, is_buffered)
-        if (found := (entry.status, entry.output_tokens)) == expected:
-            break
-    assert (*found, entry.source) == (*expected, UsageSource.ESTIMATED)
-
-
-async def outlast_provider(name: str, seconds: float, model: str, is_buffered: bool) -> Entry:
-    """The row of a request whose reader waits for the provider's timeout of this name after each event."""
-    with serve_billing_vendor() as vendor:
-        options = ProviderOptions("first", vendor.url, ("Authorization", ""), allows_private=True)
-        changes: dict[str, Any] = {name: seconds}
-        options = replace(options, **changes)
-        provider, described = Provider(options, OpenAIUpstream(), lambda: None), VendorModel(model, "first")
-        shown = build_profile(VendorProfile(), "first", "openai", frozenset())
-        books = Books(limit())
-        pipeline = run_pipeline(VendorEngine(provider, described, shown), books)
-        request = GenerationRequest("m", (TALK,), is_buffered=is_buffered)
-        try:
-            with suppress(ProviderError):
-                async with pipeline.run(request, Context("r")) as stream:
-                    async for _ in stream:
-                        await asyncio.sleep(seconds)
         finally:
             await provider.aclose()
     return books.ledger.entry

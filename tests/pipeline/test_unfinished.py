@@ -423,8 +423,7 @@ async def test_a_caller_who_reads_slowly_makes_no_route_look_slow():
 
 
 async def test_a_vendor_that_fails_is_paid_for_what_came():
-    """A caller cannot make a vendor fail, and what it bills is unknown. A passed `timeout` of the provider is
-    no such failure: see test_timeout."""
+    """A caller cannot make a vendor fail, and what it bills is unknown."""
 
     class Broken(VendorStream):
         async def _generate(self) -> AsyncGenerator[Event, None]:

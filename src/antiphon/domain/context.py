@@ -144,7 +144,6 @@ class RequestProgress:
         "end_code",
         "has_own_schemas",
         "held_s",
-        "is_time_up",
         "limit_statuses",
         "log_fields",
         "memory",
@@ -173,9 +172,6 @@ class RequestProgress:
         `Engine.prepare` sets it."""
         self.held_s = 0.0
         """Seconds in which a vendor's answer was not read, because the caller did not read."""
-        self.is_time_up = False
-        """Whether the whole time that the provider allows for an answer has passed in the running attempt. A
-        caller can make it pass, by reading slowly or by what they ask for."""
         self.memory: MemoryReport | None = None
         """The result of the request's memory strategy; None without one."""
         self.model = ""
@@ -188,7 +184,7 @@ class RequestProgress:
         """The name of the route that serves the request, as a header's value, once it is known."""
         self.sent_at: float | None = None
         """The clock's time at which the running attempt sent the request to a vendor, which works since then;
-        None if it did not, or if the vendor failed. It stays if `is_time_up`."""
+        None if it did not, or if the vendor failed."""
         self.tries: tuple[RouteTry, ...] = ()
         """The routes that were tried, in order."""
         self.unread: tuple[str, ...] = ()
@@ -217,7 +213,7 @@ class Context(Value, frozen=True, gc=True):
 
     def record_sent(self) -> None:
         """Records that the request is sent to a vendor now."""
-        self.progress.sent_at, self.progress.is_time_up = self.clock.monotonic(), False
+        self.progress.sent_at = self.clock.monotonic()
 
     def limit_time(self, seconds: float) -> "Context":
         """Returns the context with a deadline at most `seconds` from now. An earlier deadline is not

@@ -266,8 +266,7 @@ class RouteSearch:
         progress = self._context.progress
         # What the failed route reported does not hold for the next one.
         progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False
-        if not progress.is_time_up:
-            progress.sent_at = None
+        progress.sent_at = None
         error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(use.route, error):
             self._restarting += (use.route,)

@@ -169,18 +169,17 @@ class RequestMeter:
         that came. This is the only place that decides it.
 
         An engine of this server counts each token, so what was made is charged. If a vendor failed, what came
-        is charged. If the caller left, or the whole time of the request or of the provider was up, the vendor
-        has worked until now, whether or not anything came: hidden reasoning does not come, and what came last
-        was made earlier. Then the estimate of the prompt is charged, and the output that the route makes in
-        this time, at most the whole output that was asked for. The caller cannot choose less by when they
-        leave.
+        is charged. If the caller left, or the time was up, the vendor has worked until now, whether or not
+        anything came: hidden reasoning does not come, and what came last was made earlier. Then the estimate
+        of the prompt is charged, and the output that the route makes in this time, at most the whole output
+        that was asked for. The caller cannot choose less by when they leave.
         """
         size, progress = self._size, self._context.progress
         if size is None or size.is_counted:
             return seen
         prompt, output = seen.prompt_tokens, seen.completion_tokens
-        has_failed = isinstance(error, AntiphonError) and not isinstance(error, DeadlineExceeded)
-        if progress.sent_at is not None and (progress.is_time_up or not has_failed):
+        is_failure = isinstance(error, AntiphonError) and not isinstance(error, DeadlineExceeded)
+        if progress.sent_at is not None and not is_failure:
             prompt, speed = size.estimated_prompt_tokens, self._route.state.speed.estimate()
             if speed is None:
                 output = size.output_tokens

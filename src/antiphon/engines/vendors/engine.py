@@ -371,7 +371,7 @@ class VendorStream:
         deadline = find_deadline(self.provider, context, loop.time())
         first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
         due = first_event_due if self.call.is_streamed else deadline
-        response = self._response = await send(self.provider, self.call, context, due, deadline)
+        response = self._response = await send(self.provider, self.call, context, due)
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
@@ -395,7 +395,6 @@ class VendorStream:
                     yield event
         except ANSWER_FAILURES as failure:
             response.close()
-            record_timeout(failure, context, deadline)
             raise self._map_failure(failure, has_begun, context) from None
         finally:
             await batches.aclose()
@@ -594,7 +593,7 @@ async def exchange(
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await send(provider, call, context, deadline, deadline)
+    response = await send(provider, call, context, deadline)
     try:
         body = await response.read(max_bytes)
         return await run_decode(partial(decode, body), body, max_objects, max_values)
@@ -604,7 +603,6 @@ async def exchange(
             cause=f"{provider.name}: {provider.describe_failure(failure)}",
         ) from None
     except (aiohttp.ClientError, OSError) as failure:
-        record_timeout(failure, context, deadline)
         error = provider.map_failure(failure)
         raise (build_deadline_error(error.cause) if is_expired(context) else error) from None
     finally:
@@ -612,25 +610,14 @@ async def exchange(
         await provider.remove_user()
 
 
-async def send(
-    provider: Provider, call: UpstreamCall, context: Context, due: float, deadline: float
-) -> UpstreamResponse:
-    """Sends a request. `due`: the event loop's time by which the answer must begin. `deadline`: by which it
-    must be complete. Raises DeadlineExceeded if the request's own deadline passes, or a ProviderError."""
+async def send(provider: Provider, call: UpstreamCall, context: Context, deadline: float) -> UpstreamResponse:
+    """Sends a request. Raises DeadlineExceeded if the request's own deadline passes, or a ProviderError."""
     try:
-        return await provider.send(trace_call(call, provider, context), due, context.record_sent)
-    except ProviderTimeout as error:
+        return await provider.send(trace_call(call, provider, context), deadline, context.record_sent)
+    except ProviderTimeout:
         if is_expired(context):
             raise build_deadline_error() from None
-        record_timeout(error, context, deadline)
         raise
-
-
-def record_timeout(failure: Exception, context: Context, deadline: float) -> None:
-    """Records whether a failure is the end of the whole time of an answer, and not of one phase in which the
-    vendor was silent."""
-    if isinstance(failure, TimeoutError | ProviderTimeout):
-        context.progress.is_time_up = asyncio.get_running_loop().time() >= deadline
 
 
 def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:
