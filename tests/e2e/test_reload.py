@@ -404,3 +404,22 @@ def test_a_reload_ends_the_rest_after_a_refused_key(
     assert gateway.reload().returncode == 0
     assert ask_twice() == ["fake", "fake"]
     upstream.refused_key = None
+
+
+def test_a_reload_that_changes_a_resting_provider_logs_the_end_of_the_rest(
+    gateway: Gateway, both: list[Line]
+) -> None:
+    gateway.write(BASE, SECOND)
+    assert gateway.reload().returncode == 0
+    assert gateway.ask(both[0], "second/fake-503") == 503
+    gateway.write(BASE, SECOND.replace("private", "chunk_timeout = 50.0\nprivate"))
+    assert gateway.reload().stdout == "changed provider second (chunk_timeout)\n"
+
+    def read_ends() -> list[dict[str, object]]:
+        records = gateway.server.records("route_serves_again")
+        return [record for record in records if record["model"] == "second/*"]
+
+    wait_until(read_ends, PATIENCE, "the end of the rest is in the log")
+    (end,) = read_ends()
+    assert (end["level"], end["route"], end["cause"]) == ("info", "second/*", "reload")
+    assert float(str(end["seconds"])) >= 0

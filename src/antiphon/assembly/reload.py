@@ -25,7 +25,7 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine, Retirement
 from antiphon.engines.host.control import StatusPipe
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
-from antiphon.engines.registry import Model
+from antiphon.engines.registry import Model, RouteState
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
@@ -45,6 +45,8 @@ class PreparedReload(Struct, frozen=True):
 
     sources: ModelSources
     model_set: ModelSet
+    kept_states: frozenset[RouteState]
+    """The states of the routes whose source is the same."""
     targets: Mapping[str, AdapterTarget]
     sockets: Mapping[str, str]
     """The path of the socket of each host, by the host's name."""
@@ -124,7 +126,8 @@ class SettingsReloader:
             for engine in new_engines.values():
                 await hosts.close(engine)
             raise
-        self._prepared = PreparedReload(sources, model_set, targets, sockets, new_engines)
+        kept_states = frozenset(unchanged.states.values())
+        self._prepared = PreparedReload(sources, model_set, kept_states, targets, sockets, new_engines)
         for name, new_hosts in group_hosts(settings.models, new_engines).items():
             if name in parked_models:
                 continue
@@ -139,6 +142,12 @@ class SettingsReloader:
         app_state, model_set = parts.app_state, prepared.model_set
         labels_before = {model.label for model in app_state.models if model.parent is None}
         labels_before.update(app_state.metrics.removed_models)
+        failed_before = {
+            (model.label, route.label): route.state
+            for model in app_state.models.list_routed()
+            for route in model.routes
+            if route.state.failed_at is not None and route.state not in prepared.kept_states
+        }
         app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
         changed_models = group_hosts(prepared.sources.settings.models, prepared.new_engines)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed_models.keys())
@@ -148,6 +157,13 @@ class SettingsReloader:
         app_state.metrics.keep_removed(removed_models, labels_before - served_labels - {*removed_models})
         for model in app_state.models:
             app_state.metrics.forget_routes(model.label, {route.label for route in model.routes})
+            # A route with a new source begins without a rest, so the log tells the end of the old rest.
+            for label in sorted({route.label for route in model.routes}):
+                if (state := failed_before.get((model.label, label))) and state.failed_at is not None:
+                    seconds = round(app_state.clock.monotonic() - state.failed_at, 1)
+                    names = {"model": model.label, "route": label, "cause": "reload"}
+                    record("route_serves_again", logging.INFO, **names, seconds=seconds)
+                    state.failed_at = None
 
     async def _retire_removed(self, sources_before: ModelSources) -> list[HostTokenEngine]:
         """Retires the clients of removed and changed providers, and makes the other clients read their keys
