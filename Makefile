@@ -44,8 +44,8 @@ NODE_TESTS := tests/contract/node
 TORCH ?= torch==2.13.0
 
 # memory takes up to an hour, first_start installs everything, and ray and prefix_share need a cluster or a server:
-# BENCH=memory asks for one of them.
-BENCH := $(filter-out first_start make_model memory prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# BENCH=memory asks for one of them. make_model and model_files are tools.
+BENCH := $(filter-out first_start make_model memory model_files prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test

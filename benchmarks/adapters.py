@@ -1,6 +1,6 @@
 """Measures the cost of adapters that take turns: several with two streams each, and one with as many streams.
 
-python benchmarks/adapters.py [--model PATH.gguf] [--layouts pool streams] [--quanta 4 16] [--rounds 5]
+python benchmarks/adapters.py [--model smollm2] [--layouts pool streams] [--quanta 4 16] [--rounds 5]
 
 llama.cpp computes a batch with one adapter only, so the streams of several adapters take turns. Their
 throughput cannot exceed that of one adapter's streams. The script writes random adapters of rank 16. Each
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.engine import draw_prompt
 from benchmarks.make_adapter import write_adapter
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.model_files import add_models, find_model
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "pool": {"layout": KVLayout.POOL},
@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path)
+    add_models(parser)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=["pool", "streams"])
     parser.add_argument("--quanta", type=int, nargs="+", help="instead of the engine's own")
     parser.add_argument("--prompt", type=int, default=16)
@@ -214,21 +214,20 @@ def main() -> None:
     parser.add_argument("--changes", action="store_true", help="only what a change of adapters costs")
     parser.add_argument("--steps", type=int, default=40, help="changes with --changes")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.model or write_model(Path(folder) / "middle.gguf", SIZES["middle"])
-        adapters = {}
-        for seed in range(ADAPTERS):
-            file = Path(folder) / f"{seed}.gguf"
-            adapters[write_adapter(file, path, RANK, seed)] = file
-        if not args.changes:
-            print(
-                f"prompts of {args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds", flush=True
-            )
-        for layout in args.layouts:
-            if args.changes:
-                measure_changes(path, list(adapters.values()), layout, args)
-            else:
-                asyncio.run(measure(path, adapters, layout, args))
+    if not args.changes:
+        print(f"prompts of {args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds", flush=True)
+    for path in map(find_model, args.model):
+        print(path.name, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            adapters = {}
+            for seed in range(ADAPTERS):
+                file = Path(folder) / f"{seed}.gguf"
+                adapters[write_adapter(file, path, RANK, seed)] = file
+            for layout in args.layouts:
+                if args.changes:
+                    measure_changes(path, list(adapters.values()), layout, args)
+                else:
+                    asyncio.run(measure(path, adapters, layout, args))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
 """Measures the speed of generation with a schema of ten required fields and without a constraint, at 1 and 8
 streams, by wall clock and by CPU time. It also measures the share of a step that the masks take.
 
-Usage: python benchmarks/constrained.py [MODEL.gguf] [--rounds N] [--tokens N] [--streams N ...]; without a
-model it uses cantor. Each round measures both on the same engine, with the same prompt.
+Usage: python benchmarks/constrained.py [--model NAME ...] [--rounds N] [--tokens N] [--streams N ...].
+Without `--model` all of benchmarks/model_files.py are measured, smollm2 first. Each round measures both on
+the same engine, with the same prompt.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, quantiles
 
-import antiphon
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.guide import Clock, Guide, read_zero
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
@@ -23,6 +24,10 @@ from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.guided_decoding import GuidedSequences
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.model_files import add_models, find_model
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "
@@ -208,12 +213,12 @@ def time_answers(vocabulary: CompilerVocabulary) -> list[float]:
 
 
 if __name__ == "__main__":
-    bundled = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", default=str(bundled))
+    add_models(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=100, help="of an unconstrained sequence")
     parser.add_argument("--seconds", type=float, default=75, help="for each number of streams, about")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     given = parser.parse_args()
-    asyncio.run(main(given.model, given.rounds, given.tokens, given.streams, given.seconds))
+    for name in given.model:
+        asyncio.run(main(str(find_model(name)), given.rounds, given.tokens, given.streams, given.seconds))

@@ -1,12 +1,12 @@
 """Measures the embedded engine without a server: tokens per second, waits, the cost of each KV layout, and
 the time to end a sequence.
 
-python benchmarks/engine.py [--model PATH.gguf] [--streams 1 8 16] [--prompt 128] [--shared 0]
+python benchmarks/engine.py [--model smollm2] [--streams 1 8 16] [--prompt 128] [--shared 0]
 
 Prints the median and the worst of the rounds, and the ratio to the pool's median. With `--shared`, all
 prompts of a round have a common prefix of this length, which differs between rounds. CPU time for a token
-shows the cost of a layout on a shared machine. Without a model, the script writes one with half a billion
-random weights to a temporary directory.
+shows the cost of a layout on a shared machine. Without `--model` all of benchmarks/model_files.py are
+measured, smollm2 first.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import asyncio
 import os
 import random
 import sys
-import tempfile
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from antiphon.engines.llama import LlamaTokenEngine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.model_files import add_models, find_model
 
 MODES: dict[str, dict[str, Any]] = {
     "pool": {"layout": KVLayout.POOL},
@@ -164,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path)
+    add_models(parser)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--shared", type=int, default=0)
@@ -174,13 +173,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.model or write_model(Path(folder) / "half.gguf", SIZES["half"])
-        beginning = f"{args.shared} shared and " if args.shared else ""
-        print(f"prompts of {beginning}{args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds")
+    beginning = f"{args.shared} shared and " if args.shared else ""
+    print(f"prompts of {beginning}{args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds")
+    for name in args.model:
         report = Report()
         for mode in args.modes:
-            asyncio.run(measure(path, mode, args, report))
+            asyncio.run(measure(find_model(name), mode, args, report))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,14 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int, infill: bool = False) -> 
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
+def copy_vocabulary(writer: gguf.GGUFWriter, file: Path) -> None:
+    """Adds the tokenizer and the chat template of another GGUF file."""
+    for name, value in gguf.GGUFReader(file).fields.items():
+        if name.startswith("tokenizer."):
+            kind, *part = value.types
+            writer.add_key_value(name, value.contents(), kind, part[0] if part else None)
+
+
 def add_shape(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantizationType) -> None:
     """Adds the metadata that the architecture needs."""
     writer.add_name("random weights")
@@ -167,16 +175,21 @@ def write_model(
     seed: int = 0,
     sampling: Mapping[str, float] | None = None,
     infill: bool = False,
+    tokenizer: Path | None = None,
 ) -> Path:
     """Writes the file and returns its path. Columns must divide by 32 for quantized types.
 
     `sampling`: recommended sampling values, by llama.cpp's names (`temp`, `top_p`).
     `infill`: whether the model has tokens for filling in the middle.
+    `tokenizer`: the GGUF file whose tokenizer and template it gets; `shape` must have as many tokens.
     """
     quantization = gguf.GGMLQuantizationType[weight_type.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     add_shape(writer, shape, quantization)
-    add_vocabulary(writer, shape.vocabulary, infill)
+    if tokenizer is None:
+        add_vocabulary(writer, shape.vocabulary, infill)
+    else:
+        copy_vocabulary(writer, tokenizer)
     for name, value in (sampling or {}).items():
         writer.add_float32(f"general.sampling.{name}", value)
     add_weights(writer, shape, quantization, seed)

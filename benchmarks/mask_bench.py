@@ -1,10 +1,10 @@
 """Checks what schemas of MaskBench keep: each of its valid and invalid instances, against the masks.
 
     git clone https://github.com/guidance-ai/jsonschemabench
-    python benchmarks/mask_bench.py jsonschemabench/maskbench/data [--count 6000] [--seed 0] [--model FILE]
+    python benchmarks/mask_bench.py jsonschemabench/maskbench/data [--count 6000] [--seed 0] [--model NAME]
 
 The data is not part of this project. `--count` schemas are drawn by `--seed`. An instance is written as
-Antiphon writes JSON, and split into the longest tokens of the model (default: the bundled one). A mask is
+Antiphon writes JSON, and split into the longest tokens of the model (default: smollm2). A mask is
 computed before each token, as the server does. Instances whose objects have their keys in another order than
 the schema's are valid, but no text of these masks: MaskBench has few of them.
 
@@ -32,7 +32,7 @@ from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from benchmarks.masks import read_vocabulary
-from tests.support.model_files import CANTOR
+from benchmarks.model_files import find_model
 
 FIELD = "schema"
 
@@ -61,10 +61,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--count", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", type=Path, default=CANTOR)
+    parser.add_argument("--model", default="smollm2", help="a name of benchmarks/model_files.py, or a path")
     parser.add_argument("--names", type=Path, help="a file for the names of schemas that are not kept")
     options = parser.parse_args()
-    vocabulary = CompilerVocabulary(build_token_table(read_vocabulary(options.model)))
+    vocabulary = CompilerVocabulary(build_token_table(read_vocabulary(find_model(options.model))))
     files = sorted(options.data.glob("*.json"))
     Random(options.seed).shuffle(files)
     found: Counter[str] = Counter()

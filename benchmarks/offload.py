@@ -1,6 +1,6 @@
 """Compares a model with none, half and all of its layers on devices: tokens, speed, and bit-equality.
 
-python benchmarks/offload.py MODEL.gguf... [--library FILE] [--streams 1 8 32] [--tokens 16]
+python benchmarks/offload.py [--model smollm2 half] [--library FILE] [--streams 1 8 32] [--tokens 16]
 
 Tokens: the number of greedy tokens before the first one that differs from the processor's. The difference
 between the processor's two likeliest tokens there shows whether it was a near tie. Bits: whether a row's
@@ -27,6 +27,10 @@ from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, 
 from antiphon.engines.llama.libllama.library import Library, find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.libllama.placement import LayerPlacement, list_devices
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.model_files import add_models, find_model
 
 CELLS = 128
 ROWS = 8
@@ -169,7 +173,7 @@ def compute_first_row(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("models", nargs="*", type=Path, help="GGUF files; cantor without any")
+    add_models(parser)
     parser.add_argument("--library", default=os.environ.get("ANTIPHON_ENGINE_LIBRARY"))
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=16)
@@ -183,8 +187,7 @@ def main() -> None:
         sys.exit()
     for device in devices:
         print(f"{device.name}: {device.description}, {device.total / 1e6:,.0f} MB")
-    cantor = Path(__file__).parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
-    for path in args.models or [cantor]:
+    for path in map(find_model, args.model):
         model = NativeModel(library, path)
         layers = int(model.get_metadata(f"{model.get_metadata('general.architecture')}.block_count") or 0) + 1
         model.close()

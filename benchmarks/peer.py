@@ -1,16 +1,16 @@
 """Compares Antiphon with llama-server: the same shared library, model file, prompts and HTTP client, in one
 run.
 
-python benchmarks/peer.py throughput --model half.gguf --requests 32 # different prompts at once python
-benchmarks/peer.py shared --model tenth.gguf # 16 users with one uncached system prompt python
-benchmarks/peer.py newcomer --model tenth.gguf # a long prompt arrives while 8 streams run python
-benchmarks/peer.py alone --model half.gguf # one stream, compared with the memory's speed python
-benchmarks/peer.py throughput --save found.jsonl; python benchmarks/peer.py --report found.jsonl
+  - python benchmarks/peer.py throughput --requests 32: different prompts at once
+  - python benchmarks/peer.py shared --model smollm2: 16 users with one uncached system prompt
+  - python benchmarks/peer.py newcomer --model half: a long prompt arrives while 8 streams run
+  - python benchmarks/peer.py alone --model half: one stream, compared with the memory's speed
+  - python benchmarks/peer.py throughput --save found.jsonl; python benchmarks/peer.py --report found.jsonl
 
-The sides (`--sides`, see side_by_side/servers.py) are measured in a different order in each round. Prints the
-median and the range of each figure. It also prints the ratio of Antiphon's better layout to llama-server's
-better one: of the medians, and the range over the rounds. Run nothing else meanwhile. Make models with
-make_model.py.
+Without `--model` all of benchmarks/model_files.py are measured, smollm2 first. The sides (`--sides`, see
+side_by_side/servers.py) are measured in a different order in each round. Prints the median and the range of
+each figure. It also prints the ratio of Antiphon's better layout to llama-server's better one: of the
+medians, and the range over the rounds. Run nothing else meanwhile.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.model_files import add_models, find_model
 from benchmarks.side_by_side import report
 from benchmarks.side_by_side.scenarios import (
     NEWCOMER,
@@ -51,7 +50,7 @@ COPIED = 1 << 28
 """Bytes of the array that is copied to measure the memory: far more than any cache."""
 
 
-def choose_shape(args: argparse.Namespace) -> Shape:
+def choose_shape(args: argparse.Namespace, model: Path) -> Shape:
     """Chooses the sizes that both sides load for a scenario."""
     sequences, context = {
         "throughput": (args.sequences, args.prompt + args.tokens + 64),
@@ -59,7 +58,7 @@ def choose_shape(args: argparse.Namespace) -> Shape:
         "newcomer": (STREAMS + 1, NEWCOMER + 256),
         "alone": (1, args.prompt + args.tokens + 64),
     }[args.scenario]
-    return Shape(str(args.model), sequences, context, args.threads, tuple(args.set), args.native)
+    return Shape(str(model), sequences, context, args.threads, tuple(args.set), args.native)
 
 
 def read_facts(path: Path) -> tuple[int, int]:
@@ -92,7 +91,7 @@ def measure_copy_speed(threads: int) -> float:
 
 
 def run_rounds(
-    args: argparse.Namespace, sides: list[Side], load: Load, token_bytes: int
+    args: argparse.Namespace, model: str, sides: list[Side], load: Load, token_bytes: int
 ) -> Iterator[report.Row]:
     """Runs the rounds, with every side once in each."""
     salt = random.SystemRandom().randrange(1 << 30)
@@ -105,26 +104,26 @@ def run_rounds(
                 figures["GB/s that a copy reads and writes"] = speed / 1e9
                 figures["share of that, %"] = 100 * token_bytes * figures["tokens/s"] / speed
             wait_until_idle(side)
-            yield report.Row(
-                args.scenario, args.model.name, load.requests, side.name, f"{salt}.{number}", figures
-            )
+            yield report.Row(args.scenario, model, load.requests, side.name, f"{salt}.{number}", figures)
 
 
-def measure(args: argparse.Namespace) -> list[report.Row]:
-    """Starts the sides, warms them up, and runs the rounds."""
-    vocabulary, token_bytes = read_facts(args.model)
+def measure(args: argparse.Namespace, name: str) -> list[report.Row]:
+    """Starts the sides on one model, warms them up, and runs the rounds."""
+    model = find_model(name)
+    vocabulary, token_bytes = read_facts(model)
     load = Load(vocabulary, args.requests, args.prompt, args.tokens, SAMPLING | {"ignore_eos": True})
     if args.may_end:
         load.fields.pop("ignore_eos")
     rows = []
     with ExitStack() as stack:
-        sides = [stack.enter_context(run_side(name, choose_shape(args))) for name in args.sides]
+        sides = [stack.enter_context(run_side(side, choose_shape(args, model))) for side in args.sides]
         for side in sides:
             asyncio.run(SideClient(side, load, "warm").run(list(range(300, 316)), 4, 0))
-        for row in run_rounds(args, sides, load, token_bytes):
+        for row in run_rounds(args, model.name, sides, load, token_bytes):
             rows.append(row)
             print(
-                f"  {row.side}: {report.format_figures(row.figures)}; load {os.getloadavg()[0]:.1f}",
+                f"  {row.model}, {row.side}: {report.format_figures(row.figures)};",
+                f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
             if args.save:
@@ -138,7 +137,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("scenario", choices=SCENARIOS, nargs="?", default="throughput")
-    parser.add_argument("--model", type=Path, help="default: a new one of half a billion random weights")
+    add_models(parser)
     parser.add_argument("--sides", nargs="+", default=SIDES)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--requests", type=int, default=8, help="at once, of `throughput`")
@@ -167,9 +166,7 @@ def main() -> None:
     if args.report:
         report.print_report(report.load_rows(args.report))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        args.model = args.model or write_model(Path(folder) / "half.gguf", SIZES["half"])
-        report.print_report(measure(args))
+    report.print_report([row for name in args.model for row in measure(args, name)])
 
 
 if __name__ == "__main__":

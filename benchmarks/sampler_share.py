@@ -1,11 +1,11 @@
-"""Measures the sampler's share of a step on a real model with a large vocabulary, without a server.
+"""Measures the sampler's share of a step of the engine, without a server.
 
-    python benchmarks/sampler_share.py [--model wide.gguf] [--rows 32] [--tokens 24]
+    python benchmarks/sampler_share.py [--model smollm2] [--rows 32] [--tokens 24]
 
 A step is the time from one decode to the next while every sequence has one row in it. Printed are the medians
-of the step, of llama_decode and of the sampler's call, and the sampler's share of the step. Without a model,
-one of about 0.7 billion random weights with a vocabulary of 131,072 is written to a temporary directory; what
-the sampler costs by itself is benchmarks/sampler.py's.
+of the step, of llama_decode and of the sampler's call, and the sampler's share of the step. Without `--model`
+all of benchmarks/model_files.py are measured, smollm2 first. benchmarks/sampler.py measures the sampler by
+itself. For a larger vocabulary: `python benchmarks/make_model.py --size half --vocabulary 131072 wide.gguf`.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import asyncio
 import os
 import random
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,7 @@ from antiphon.errors import AntiphonError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.model_files import add_models, find_model
 
 SAMPLINGS = {
     "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05": Sampling(0.8, top_p=0.95, top_k=40, min_p=0.05),
@@ -151,15 +150,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path)
+    add_models(parser)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--library")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        shape = replace(SIZES["half"], vocabulary=131072)
-        asyncio.run(run(args.model or write_model(Path(folder) / "wide.gguf", shape), args))
+    for path in map(find_model, args.model):
+        asyncio.run(run(path, args))
 
 
 if __name__ == "__main__":
