@@ -21,6 +21,7 @@ LAYERS = {
     "antiphon.engines.base": 2,
     "antiphon.engines.defects": 2,
     "antiphon.engines.registry": 2,
+    "antiphon.engines.route_state": 2,
     "antiphon.engines.sampling": 2,
     "antiphon.dialects.base": 2,
     "antiphon.retrieval.base": 2,

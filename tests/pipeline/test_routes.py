@@ -311,14 +311,6 @@ async def test_a_short_retry_after_is_kept_under_a_longer_rest():
     assert await bench.count(1) == {"a": 1}
 
 
-async def test_a_wrong_retry_after_ends_a_route_for_an_hour_at_most():
-    bench = build_bench("a")
-    get_engine(bench, "a").failures = [ProviderRateLimited("no", retry_after=1e9)]
-    with pytest.raises(ProviderRateLimited):
-        await bench.run()
-    assert bench.routes[0].state.rests_until == bench.clock.monotonic() + 3600
-
-
 async def test_failures_at_the_same_time_are_one_failure():
     bench = build_bench("a")
     engine, gates = get_engine(bench, "a"), [asyncio.Event() for _ in range(8)]

@@ -27,7 +27,8 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize
-from antiphon.engines.registry import MIN_SAMPLES, Model, ModelRegistry, ModelRoute, RouteSpeed
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
+from antiphon.engines.route_state import MIN_SAMPLES, RouteSpeed
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream

@@ -13,7 +13,8 @@ from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.parking import Parking
-from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute, RouteState
+from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
+from antiphon.engines.route_state import RouteState
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.rendering.template.request_template import TemplateHelper

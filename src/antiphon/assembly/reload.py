@@ -25,7 +25,8 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host.client import HostTokenEngine, Retirement
 from antiphon.engines.host.control import StatusPipe
 from antiphon.engines.host.supervisor_messages import ReloadOrder, ReloadReply, ReloadStep, SupervisorMessage
-from antiphon.engines.registry import Model, RouteState
+from antiphon.engines.registry import Model
+from antiphon.engines.route_state import RouteState
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from antiphon.domain.models import STAR
 from antiphon.domain.values import Struct, field
-from antiphon.engines.registry import Model, ModelPattern, ModelRoute, RouteState
+from antiphon.engines.registry import Model, ModelPattern, ModelRoute
+from antiphon.engines.route_state import RouteState
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.caller_extras import COUNTED_FIELDS
 from antiphon.engines.vendors.parameters import PART_PARAMETERS, list_names

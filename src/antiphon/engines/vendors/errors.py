@@ -11,6 +11,7 @@ from math import isnan, nan
 from string import ascii_lowercase, ascii_uppercase
 from urllib.parse import quote
 
+from antiphon.engines.route_state import MAX_RETRY_AFTER_S
 from antiphon.engines.vendors.base import CONTENT_FLAGGED, VendorError
 from antiphon.errors import (
     AntiphonError,
@@ -27,9 +28,6 @@ from antiphon.errors import (
 
 LONGEST_MESSAGE = 500
 """The most characters of a vendor's message that a caller sees."""
-
-LONGEST_RETRY = 86_400.0
-"""The most seconds of a Retry-After. A longer one is shortened to this."""
 
 ADDRESS = re.compile(r"(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s\"'<>,;]+", re.IGNORECASE)
 """Addresses with a scheme. The search begins once in each word: a search at each of its characters would take
@@ -171,6 +169,8 @@ def build_error(
         error_type = ProviderRefused if 400 <= status < 500 else ProviderFailed
     retry_after = read_retry_after(headers)
     retry_after = error.retry_after if retry_after is None else retry_after
+    if retry_after is not None:
+        retry_after = min(retry_after, MAX_RETRY_AFTER_S)
     cause = f"{provider} answered {status} {scrub(error.kind, secrets)}".rstrip()
     if status == 402 or error.kind in OUT_OF_CREDIT:
         return ProviderUnavailable(
@@ -216,7 +216,7 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
         seconds = float(value) / scale
     except ValueError:
         seconds = _count_seconds_until(value)
-    return min(max(seconds, 0.0), LONGEST_RETRY) if not isnan(seconds) else None
+    return max(seconds, 0.0) if not isnan(seconds) else None
 
 
 def _count_seconds_until(date: str) -> float:
