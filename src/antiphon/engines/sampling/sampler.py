@@ -40,11 +40,15 @@ from antiphon.engines.sampling.logits import (
 )
 from antiphon.engines.sampling.sampling_state import (
     ESTIMATION_TOKENS,
+    LONG_TOP_COUNT,
+    TOP_COUNT,
     MirostatThreshold,
     SamplingState,
     draw_uniform,
 )
+from antiphon.engines.sampling.simple_rows import SimpleRows
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
+from antiphon.telemetry.logs import describe_exception
 
 SORTABLE = 512
 """The most keys that are sorted. For more keys, bins are faster."""
@@ -173,10 +177,6 @@ def find_first_reaching(sums: Doubles, mass: float) -> int:
     return int(sums.searchsorted(min(max(mass, MIN_MASS), float(sums[-1]))))
 
 
-TOP_COUNT, LONG_TOP_COUNT = 64, 256
-"""The number of a row's largest logits that are examined first. LONG_TOP_COUNT applies if top-k is above
-TOP_COUNT."""
-
 SHARED_ALTERNATIVES = 64
 """Rows with up to this many alternatives share one search. A row with more alternatives has its own
 search."""
@@ -228,12 +228,11 @@ class FilterSettings(Struct):
     def from_states(cls, states: list[SamplingState]) -> "FilterSettings":
         """Builds the arrays from the states of the rows. A row with Mirostat uses no other filter."""
         uniforms = draw_uniform([state.key for state in states], [state.position for state in states])
-        temperatures = [state.sampling.temperature for state in states]
         filters = [NO_FILTERS if state.mirostat is not None else state.sampling for state in states]
         return cls(
             states,
             uniforms,
-            np.array([1.0 / temperature for temperature in temperatures], dtype=np.float32),
+            np.array([state.inverse_temperature for state in states], dtype=np.float32),
             np.array([each.min_p for each in filters]),
             np.array([each.top_k for each in filters], dtype=np.intp),
             np.array([each.top_p for each in filters]),
@@ -247,6 +246,7 @@ class Sampler:
         self._block_rows = count_chunk_rows(vocabulary)
         self._changed_logits = np.empty((self._block_rows, vocabulary), dtype=np.float32)
         self._weights = np.empty((self._block_rows, vocabulary), dtype=np.float32)
+        self._simple_rows = SimpleRows(self._weights)
 
     def draw(
         self, logits: Floats, states: Sequence[SamplingState | None]
@@ -258,8 +258,23 @@ class Sampler:
         token. Raises nothing. A defect in one row becomes an InternalError for this row; the other rows keep
         their tokens.
         """
-        results = self.draw_without_accepting(logits, states)
-        return [accept_result(state, result) for state, result in zip(states, results, strict=True)]
+        try:
+            tokens = self._simple_rows.draw(logits, states)
+        except Exception as defect:  # noqa: BLE001 - a defect of this code: the general way shows in which row
+            self._simple_rows.turn_off(describe_exception(defect))
+            tokens = None
+        if tokens is None or self._simple_rows.is_check_due():
+            results = self.draw_without_accepting(logits, states)
+            drawn = {
+                row: each.sampled.token for row, each in enumerate(results) if isinstance(each, DrawnToken)
+            }
+            if tokens is not None and tokens != drawn:
+                self._simple_rows.turn_off("they gave other tokens than the general way")
+            return [accept_result(state, result) for state, result in zip(states, results, strict=True)]
+        for state in states:
+            if state is not None:
+                state.position += 1  # nothing else of a simple state changes with a token
+        return [None if state is None else SampledToken(tokens[row]) for row, state in enumerate(states)]
 
     def draw_without_accepting(
         self, logits: Floats, states: Sequence[SamplingState | None]

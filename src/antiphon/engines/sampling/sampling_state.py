@@ -20,6 +20,10 @@ from antiphon.errors import InvalidValue
 Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
+TOP_COUNT, LONG_TOP_COUNT = 64, 256
+"""The number of a row's largest logits that are examined first. LONG_TOP_COUNT applies if top-k is above
+TOP_COUNT."""
+
 ESTIMATION_TOKENS = 100
 """The number of the likeliest tokens from which version 1 of Mirostat estimates the exponent of Zipf's
 law."""
@@ -194,6 +198,13 @@ class SamplingState:
     """The tokens that a constraint allows in the next draw, one flag for each id; set before each draw."""
     is_forced: bool = field(init=False, default=False)
     """Whether the mask allows only one token."""
+    is_simple: bool = field(init=False, default=False)
+    """Whether only temperature, min-p, top-k and top-p decide the draws while `mask` is None: see
+    `simple_rows`."""
+    has_filter: bool = field(init=False, default=False)
+    """Whether min-p, top-k or top-p applies. False for a greedy sequence."""
+    inverse_temperature: np.float32 = field(init=False, default=np.float32(1.0))
+    """1 / temperature; 1 for a greedy sequence."""
     _penalties: TokenPenalties | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed_ids: Ids | None = field(init=False, default=None)
@@ -233,6 +244,16 @@ class SamplingState:
             banned_early = {*stop_tokens} if sampling.ignore_eos else {*stop_tokens, *end_tokens}
             tokens = [token for token in sorted(banned_early) if 0 <= token < vocabulary_size]
             self._banned_early = np.array(tokens, dtype=np.intp)
+        has_simple_filters = self.mirostat is None and sampling.typical_p >= 1 and sampling.top_k <= TOP_COUNT
+        self.is_simple = (
+            self.logprobs is None
+            and not self._changes_every_draw
+            and self._banned_early is None
+            and (self.is_greedy or has_simple_filters)
+        )
+        if not self.is_greedy:
+            self.inverse_temperature = np.float32(1.0 / sampling.temperature)
+            self.has_filter = sampling.min_p > 0 or sampling.top_k > 0 or sampling.top_p < 1
 
     @property
     def changes_logits(self) -> bool:
@@ -349,7 +370,19 @@ def hash_seed(seed: int, choice: int) -> int:
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
-def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+WORD = 2**64 - 1
+"""Keeps the low 64 bits of a sum or product."""
+
+
+def draw_one_uniform(key: int, position: int) -> float:
+    """Returns what `draw_uniform` returns for one key. Arrays of one number take ten times as long."""
+    state = (key + (position + 1) * int(STRIDE)) & WORD
+    state = (state ^ (state >> 30)) * int(FIRST_FACTOR) & WORD
+    state = (state ^ (state >> 27)) * int(SECOND_FACTOR) & WORD
+    return float(((state ^ (state >> 31)) >> 11) * 2.0**-53)
+
+
+def draw_uniform(keys: Sequence[int] | NDArray[np.uint64], positions: Sequence[int]) -> NDArray[np.float64]:
     """Returns random numbers in [0, 1), one for each key. Each number depends only on its key and position.
     The generator is SplitMix64 (Steele and others, 2014), started at the key."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
