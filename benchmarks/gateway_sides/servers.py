@@ -1,22 +1,28 @@
 """Starts the gateways, each with its own processes, in front of one upstream."""
 
+import argparse
 import json
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import psutil
 
+from benchmarks.gateway_sides.hook.sitecustomize import ANSWER_VARIABLE
+
 ROOT = Path(__file__).parents[2]
+HOOK = Path(__file__).parent / "hook"
 KEY = "sk-benchmark-0123456789abcdef0123456789abcdef"
 PLENTY = 10**15
 """A limit that no benchmark reaches."""
@@ -49,7 +55,7 @@ model_list:
 
 @dataclass(frozen=True)
 class Side:
-    """A running gateway. `settles`: the seconds after the load until its background work is done."""
+    """A running gateway."""
 
     name: str
     process: psutil.Process
@@ -57,7 +63,6 @@ class Side:
     key: str = KEY
     prefix: str = ""
     """The prefix of model names."""
-    settles: float = 0.0
 
     def list_processes(self) -> list[psutil.Process]:
         """Lists all processes of the gateway."""
@@ -138,31 +143,69 @@ def run_upstream() -> Iterator[int]:
         yield port
 
 
+def build_path(*folders: Path) -> str:
+    """Builds a PYTHONPATH of these folders and the packages of this interpreter, for any interpreter of the
+    same version."""
+    return os.pathsep.join(map(str, (*folders, sysconfig.get_path("purelib"))))
+
+
 @contextmanager
-def run_floor(upstream: int) -> Iterator[Side]:
+def run_floor(upstream: int, python: str) -> Iterator[Side]:
     """Runs the bare relay."""
     port = find_port()
-    command = [sys.executable, "-m", "benchmarks.gateway_sides.floor", str(port), str(upstream)]
-    with run_process(command, port, "/v1/models") as process:
+    command = [python, "-m", "benchmarks.gateway_sides.floor", str(port), str(upstream)]
+    with run_process(command, port, "/v1/models", {"PYTHONPATH": build_path()}) as process:
         yield Side("floor", process, port)
 
 
-@contextmanager
-def run_antiphon(upstream: int, name: str, home: Path, tree: Path, keys: bool) -> Iterator[Side]:
-    """Runs Antiphon from a checkout: with keys, limits, prices and ledger in SQLite, or with a single key."""
-    home.mkdir()
-    config = home / "antiphon.toml"
-    config.write_text(ANTIPHON.format(port=upstream))
-    env = {"FIRST_KEY": "upstream-key", "ANTIPHON_HOME": str(home), "PYTHONPATH": str(tree / "src")}
-    if keys:
-        env |= {"ANTIPHON_KEYS": "true", "ANTIPHON_STORE": f"sqlite:///{home / 'antiphon.db'}"}
-    else:
-        env |= {"ANTIPHON_API_KEY": KEY}
-    port = find_port()
-    command = [sys.executable, "-m", "antiphon", "serve", "--config", str(config), "--port", str(port)]
-    with run_process(command, port, "/health/ready", env) as process:
-        key = create_limited_key(port, home) if keys else KEY
-        yield Side(name, process, port, key, "first/", settles=1.5 if keys else 0.0)
+@dataclass(frozen=True)
+class AntiphonSide:
+    """Runs Antiphon from a checkout, with keys, limits, a price and the ledger in SQLite."""
+
+    name: str
+    home: Path
+    tree: Path
+    python: str
+    has_keys: bool = True
+    """Whether keys are in the database. If not, one is in the settings, without limits and ledger."""
+    workers: int = 1
+    is_traced: bool = False
+    is_embedded: bool = False
+    """Whether it serves the demo model, and not the vendor."""
+
+    @contextmanager
+    def __call__(self, upstream: int, answer_file: Path | None = None) -> Iterator[Side]:
+        """`answer_file`: for the answers of the hook that counts calls (hook/sitecustomize.py)."""
+        home, port = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self.home)), find_port()
+        env = {"FIRST_KEY": "upstream-key", "ANTIPHON_HOME": str(home)}
+        env["PYTHONPATH"] = build_path(self.tree / "src")
+        if answer_file is not None:
+            env |= {ANSWER_VARIABLE: str(answer_file), "PYTHONPATH": build_path(HOOK, self.tree / "src")}
+        if self.has_keys:
+            env |= {"ANTIPHON_KEYS": "true", "ANTIPHON_STORE": f"sqlite:///{home / 'antiphon.db'}"}
+        else:
+            env |= {"ANTIPHON_API_KEY": KEY}
+        if self.is_traced:
+            env |= {"ANTIPHON_TRACING_ENDPOINT": f"http://127.0.0.1:{upstream}"}
+        command = [
+            self.python,
+            "-m",
+            "antiphon",
+            "serve",
+            "--port",
+            str(port),
+            "--workers",
+            str(self.workers),
+        ]
+        if self.is_embedded:
+            command += ["--threads", "1"]
+        else:
+            config = home / "antiphon.toml"
+            config.write_text(ANTIPHON.format(port=upstream))
+            command += ["--config", str(config)]
+        with run_process(command, port, "/health/ready", env) as process:
+            key = create_limited_key(port, home) if self.has_keys else KEY
+            yield Side(self.name, process, port, key, "" if self.is_embedded else "first/")
 
 
 def create_limited_key(port: int, home: Path) -> str:
@@ -210,22 +253,27 @@ def run_router(upstream: int, environment: Path) -> Iterator[Side]:
         yield Side("router", process, port)
 
 
-Runner = Callable[[int], AbstractContextManager[Side]]
+Runner = Callable[..., AbstractContextManager[Side]]
+"""Starts a gateway in front of the upstream of this port."""
 
 
-def list_runners(
-    home: Path, against: Path | None, litellm: Path | None, router: Path | None
-) -> dict[str, Runner]:
+def list_runners(home: Path, options: argparse.Namespace) -> dict[str, Runner]:
     """Lists the gateways that can be started here, by name."""
-    antiphon = partial(run_antiphon, tree=ROOT, home=home / "ours", name="antiphon", keys=True)
-    one_key = partial(run_antiphon, tree=ROOT, home=home / "one-key", name="one-key", keys=False)
-    runners: dict[str, Runner] = {"floor": run_floor, "antiphon": antiphon, "one-key": one_key}
-    if against is not None:
-        runners["before"] = partial(
-            run_antiphon, tree=against, home=home / "before", name="before", keys=True
-        )
-    if litellm is not None and (litellm / "bin" / "litellm").exists():
-        runners["litellm"] = partial(run_litellm, home=home / "litellm", environment=litellm)
-    if router is not None and (router / "bin" / "vllm-router").exists():
-        runners["router"] = partial(run_router, environment=router)
+    own = AntiphonSide("antiphon", home, options.tree, options.python)
+    runners: dict[str, Runner] = {
+        "floor": partial(run_floor, python=options.python),
+        "antiphon": own,
+        "one-key": replace(own, name="one-key", has_keys=False),
+        "workers": replace(own, name="workers", workers=2),
+        "traced": replace(own, name="traced", is_traced=True),
+        "embedded": replace(own, name="embedded", is_embedded=True),
+    }
+    if options.against is not None:
+        before = replace(own, name="before", tree=options.against)
+        runners["before"] = before
+        runners["embedded-before"] = replace(before, name="embedded-before", is_embedded=True)
+    if options.litellm is not None:
+        runners["litellm"] = partial(run_litellm, home=home / "litellm", environment=options.litellm)
+    if options.router is not None:
+        runners["router"] = partial(run_router, environment=options.router)
     return runners

@@ -4,7 +4,7 @@
 
 A buffered answer is one write. So is a stream: 20 chunks, the finish, the usage and `[DONE]`, each in an
 HTTP chunk of its own. The model `paced` streams instead one chunk every 20 ms, and each has in it the
-nanosecond of the monotonic clock at which it was written.
+nanosecond of the monotonic clock at which it was written. The model `held` answers after a second.
 """
 
 import asyncio
@@ -20,11 +20,14 @@ PACED_CHUNKS = 50
 """The number of chunks of a paced stream."""
 PACE = 0.02
 """Seconds between two of them."""
+HOLD = 1.0
+"""Seconds after which the model `held` answers."""
 TEXT = " antiphon"
 
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 STREAMED = re.compile(rb'"stream": ?true')
 PACED = re.compile(rb'"model": ?"paced"')
+HELD = re.compile(rb'"model": ?"held"')
 
 USAGE = b'"usage":{"prompt_tokens":60,"completion_tokens":20,"total_tokens":80}'
 NAMES = b'"id":"chatcmpl-1","created":1790000000,"model":"fake"'
@@ -95,6 +98,8 @@ class Upstream(asyncio.Protocol):
         self._received = b""
         if length is None:
             self._transport.write(OTHERS)
+        elif HELD.search(body):
+            self._loop.call_later(HOLD, self._transport.write, BUFFERED)
         elif not STREAMED.search(body):
             self._transport.write(BUFFERED)
         elif PACED.search(body):
