@@ -286,6 +286,18 @@ def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldRepo
     return filtered_part
 
 
+def has_ignored_parts(messages: Sequence[object]) -> bool:
+    """Whether a message has a part that its type accepts, and that `filter_messages` reports as ignored."""
+    for message in messages:
+        if isinstance(message, ChatMessage):
+            if message.refusal and message.content:
+                return True
+            for call in message.tool_calls or ():
+                if call.extra_content is not None and not is_only_signature(call.extra_content):
+                    return True
+    return False
+
+
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
     """Converts wire messages. Raises a RequestError."""
     require_consistent_messages(messages)

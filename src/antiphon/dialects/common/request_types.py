@@ -6,7 +6,7 @@ known fields, which are ignored or refused.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
@@ -136,7 +136,11 @@ ExtraHeaders = Annotated[
 ]
 
 
-class CacheControlShape(Struct, frozen=True, forbid_unknown_fields=True):
+class BodyShape(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request's body, or an object in it. `BodyDecoder` needs both options, which subclasses inherit."""
+
+
+class CacheControlShape(BodyShape, frozen=True):
     """A mark: the vendor keeps the prompt up to it for later requests."""
 
     type: Literal["ephemeral"]
@@ -144,40 +148,40 @@ class CacheControlShape(Struct, frozen=True, forbid_unknown_fields=True):
     """How long the vendor stores the prompt."""
 
 
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class TextPart(BodyShape, frozen=True, tag_field="type", tag="text"):
     """A part of a message's content."""
 
     text: str
     cache_control: CacheControlShape | None = None
 
 
-class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
+class RefusalPart(BodyShape, frozen=True, tag_field="type", tag="refusal"):
     """A part of an assistant's content that says why it does not answer."""
 
     refusal: str
 
 
-class ImageUrlShape(Struct, frozen=True, forbid_unknown_fields=True):
+class ImageUrlShape(BodyShape, frozen=True):
     """An image as a data: URL, or as an address that only a vendor opens."""
 
     url: str
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
-class ImageUrlPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"):
+class ImageUrlPart(BodyShape, frozen=True, tag_field="type", tag="image_url"):
     """A part of a content that is an image."""
 
     image_url: ImageUrlShape
 
 
-class InputAudioShape(Struct, frozen=True, forbid_unknown_fields=True):
+class InputAudioShape(BodyShape, frozen=True):
     """A recording in base64."""
 
     data: str
     format: Literal["wav", "mp3"]
 
 
-class InputAudioPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="input_audio"):
+class InputAudioPart(BodyShape, frozen=True, tag_field="type", tag="input_audio"):
     """A part of a content that is a recording."""
 
     input_audio: InputAudioShape
@@ -186,31 +190,31 @@ class InputAudioPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 ContentPart = TextPart | RefusalPart | ImageUrlPart | InputAudioPart
 
 
-class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
+class CalledFunction(BodyShape, frozen=True):
     """The function that an assistant called, with the arguments as the model wrote them."""
 
     name: FunctionName
     arguments: str | dict[str, Any] = ""
 
 
-class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
+class MessageToolCall(BodyShape, frozen=True):
     """One call of an earlier turn."""
 
     id: Name
     function: CalledFunction
-    type: Literal["function"] = "function"
+    type: Literal["function"] | UnsetType = UNSET
     index: int | None = None
     extra_content: dict[str, Any] | None = None
     """Google's own data about the call: its thought signature."""
 
 
-class SpeechReference(Struct, frozen=True, forbid_unknown_fields=True):
+class SpeechReference(BodyShape, frozen=True):
     """A spoken answer that the vendor keeps."""
 
     id: Name
 
 
-class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
+class ChatMessage(BodyShape, frozen=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -231,7 +235,7 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """The assistant's spoken answer."""
 
 
-class Function(Struct, frozen=True, forbid_unknown_fields=True):
+class Function(BodyShape, frozen=True):
     """A function that the model may call."""
 
     name: FunctionName
@@ -241,7 +245,7 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
-class ToolShape(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolShape(BodyShape, frozen=True):
     """A tool."""
 
     type: Literal["function"]
@@ -249,27 +253,27 @@ class ToolShape(Struct, frozen=True, forbid_unknown_fields=True):
     cache_control: CacheControlShape | None = None
 
 
-class NamedFunction(Struct, frozen=True, forbid_unknown_fields=True):
+class NamedFunction(BodyShape, frozen=True):
     """A function by its name."""
 
     name: Name
 
 
-class NamedTool(Struct, frozen=True, forbid_unknown_fields=True):
+class NamedTool(BodyShape, frozen=True):
     """A tool by its name."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
+class AllowedTools(BodyShape, frozen=True):
     """Some of the tools, and whether the model must call one of them."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
-class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolChoiceShape(BodyShape, frozen=True):
     """One tool that the model must call, or some tools that it can call."""
 
     type: Literal["function", "allowed_tools"]
@@ -277,14 +281,14 @@ class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
     allowed_tools: AllowedTools | None = None
 
 
-class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+class StreamOptions(BodyShape, frozen=True):
     """How a stream ends."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
+class NamedSchema(BodyShape, frozen=True):
     """A JSON Schema for an answer. The answer always satisfies it, whatever the value of `strict` is."""
 
     schema: dict[str, Any] | bool
@@ -293,7 +297,7 @@ class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool | None = None
 
 
-class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+class ResponseFormat(BodyShape, frozen=True):
     """The form of an answer: text, any JSON object, or JSON that satisfies a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -302,7 +306,7 @@ class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
     """With json_object: the schema of the object."""
 
 
-class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
+class StructuredOutputs(BodyShape, frozen=True):
     """One constraint, as vLLM writes it."""
 
     json: dict[str, Any] | str | None = None
@@ -313,33 +317,34 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     whitespace_pattern: str | None = None
 
 
-class VoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
+class VoiceShape(BodyShape, frozen=True):
     """A voice of one's own at the vendor."""
 
     id: Name
 
 
-class SpeechShape(Struct, frozen=True, forbid_unknown_fields=True):
+class SpeechShape(BodyShape, frozen=True):
     """The form of a spoken answer."""
 
     format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"]
     voice: Name | VoiceShape
 
 
-class PredictedPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class PredictedPart(BodyShape, frozen=True):
     """A part of a predicted text."""
 
     text: str
+    type: Literal["text"] | UnsetType = UNSET
 
 
-class PredictionShape(Struct, frozen=True, forbid_unknown_fields=True):
+class PredictionShape(BodyShape, frozen=True):
     """A text that the answer probably repeats, as when a file is edited."""
 
     type: Literal["content"]
     content: str | Annotated[list[PredictedPart], Meta(min_length=1)]
 
 
-class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CommonRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that chat and text completions share."""
 
     model: Name
@@ -387,7 +392,7 @@ class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     metadata: Tags | None = None
 
 
-class MemoryParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MemoryParameters(BodyShape, frozen=True, kw_only=True):
     """The parameters of a memory strategy."""
 
     k: PositiveInt | None = None
@@ -398,7 +403,7 @@ class MemoryParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """With summary: the model that writes the summary. With relevant: the embedding model."""
 
 
-class MemoryShape(MemoryParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MemoryShape(MemoryParameters, frozen=True, kw_only=True):
     """Which part of the conversation the model sees."""
 
     name: Literal["last_k", "last_tokens", "summary", "relevant"] | None = None
@@ -411,7 +416,7 @@ MOST_CHUNKS = 1024
 """The most chunks of a search. JamAI has the same limit."""
 
 
-class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RagParams(BodyShape, frozen=True, kw_only=True):
     """How a chat is answered from a knowledge table."""
 
     table_id: str = ""
@@ -427,7 +432,7 @@ class RagParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     inline_citations: bool = True
 
 
-class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatCompletionRequest(CommonRequest, frozen=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -458,7 +463,7 @@ class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=Tr
     rag_params: RagParams | None = None
 
 
-class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
     """Body of POST /v1/completions."""
 
     prompt: (

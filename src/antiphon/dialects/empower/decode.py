@@ -1,18 +1,21 @@
 """Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the defaults of
 Empower's API page."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
 from antiphon.dialects.common.decode import read_attribution, read_sampling
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.messages import build_bare_conversation, filter_messages
+from antiphon.dialects.common.messages import (
+    build_bare_conversation,
+    filter_messages,
+    has_ignored_parts,
+)
 from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools
-from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
+from antiphon.dialects.empower.fields import FIELD_TABLE, EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import ChatRequest
 from antiphon.domain.messages import Message, Role, Tools
 from antiphon.domain.request import (
@@ -36,15 +39,29 @@ DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, pr
 REASONING_FIELD_NAMES = ReasoningFieldNames("include_thinking")
 
 
+def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a chat. Raises UnsupportedParameter for a logit bias, with the message of Empower's
+    service."""
+    if fields.get("logit_bias") not in (None, {}):
+        raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
+    accepted_fields = filter_fields(fields, EmpowerScope.CHAT, report=report)
+    return filter_tools(filter_messages(accepted_fields, report), report)
+
+
+CHAT_BODY = BodyDecoder(
+    ChatRequest,
+    FIELD_TABLE,
+    EmpowerScope.CHAT,
+    filter_chat,
+    lambda wire: not isinstance(wire.messages, str) and has_ignored_parts(wire.messages),
+)
+
+
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /empower/api/v1/chat/completions. `report_unknown`: unknown fields are ignored
     and named instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
-    field_report = FieldReport(report_unknown)
-    fields = read_object(body)
-    _refuse_biases(fields)
-    accepted_fields = filter_fields(fields, EmpowerScope.CHAT, report=field_report)
-    wire = convert(filter_tools(filter_messages(accepted_fields, field_report), field_report), ChatRequest)
+    wire, report = CHAT_BODY.decode(body, report_unknown)
     tools, relaxed = _read_tools(wire, strict)
     relaxed_constraint = read_constraint(wire, strict)
     shows_reasoning = bool(wire.include_thinking)
@@ -57,16 +74,10 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     return GenerationCall(
         _build_request(wire, prompts, relaxed_constraint.constraint),
         bool(wire.stream),
-        ignored=field_report.names,
+        ignored=report.names,
         relaxed=shorten_names(relaxed_constraint.relaxed + relaxed),
         attribution=read_attribution(wire.user),
     )
-
-
-def _refuse_biases(fields: Mapping[str, Any]) -> None:
-    """Raises UnsupportedParameter for a logit bias, with the message of Empower's service."""
-    if fields.get("logit_bias") not in (None, {}):
-        raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
 def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:

@@ -26,6 +26,7 @@ from antiphon.dialects.base import (
     Services,
     StreamEncoder,
 )
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.endpoints import declare_generation, declare_get, decode_body
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
@@ -36,11 +37,10 @@ from antiphon.dialects.common.openapi_schemas import (
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.empower import wire_types
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
-from antiphon.dialects.empower.fields import PREFIX, TABLES, EmpowerScope, filter_fields
+from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, TABLES, EmpowerScope
 from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor, ActorKind, Right
@@ -130,10 +130,12 @@ class BaseModel(Struct, frozen=True, kw_only=True):
     active_deployment: BaseDeployment
 
 
+DEPLOY_BODY = BodyDecoder(DeployRequest, FIELD_TABLE, EmpowerScope.DEPLOY)
+
+
 def decode_deploy(body: bytes) -> DeploymentRequest:
     """Decodes a body of POST /empower/api/v1/lora. Raises a RequestError."""
-    accepted_fields = filter_fields(read_object(body), EmpowerScope.DEPLOY)
-    wire = convert(accepted_fields, DeployRequest)
+    wire, _ = DEPLOY_BODY.decode(body)
     source = SOURCES[wire.model_source]
     if source is not AdapterOrigin.HUB:
         _require_no_hub_fields(wire)

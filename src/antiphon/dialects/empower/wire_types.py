@@ -13,6 +13,7 @@ from antiphon.dialects.common.request_types import (
     MAX_MESSAGES,
     MAX_NAME,
     MAX_TOOLS,
+    BodyShape,
     ChatMessage,
     CommonRequest,
     ToolChoiceShape,
@@ -28,7 +29,7 @@ LONGEST_TOKEN = 512
 ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
-class ChatRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(CommonRequest, frozen=True, kw_only=True):
     """Body of POST /empower/api/v1/chat/completions."""
 
     messages: str | Annotated[list[str | ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -38,7 +39,7 @@ class ChatRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_onl
     include_thinking: bool | None = None
 
 
-class DeployRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DeployRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /empower/api/v1/lora."""
 
     model_name: ModelName

@@ -8,6 +8,7 @@ from typing import Any
 
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
     build_grammar_constraint,
@@ -17,13 +18,13 @@ from antiphon.dialects.common.constraint_fields import (
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image
-from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
 from antiphon.dialects.common.request_types import ImageUrlShape, NamedSchema
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
-from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import filter_tools, require_known_tool
 from antiphon.dialects.common.vendor_fields import read_vendor_options
-from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
+from antiphon.dialects.fireworks.fields import FIELD_TABLE, FireworksScope, filter_fields
 from antiphon.dialects.fireworks.wire_types import (
     LEAST_BUDGET,
     ChosenTool,
@@ -89,12 +90,26 @@ class FireworksCall(GenerationCall, frozen=True):
     """Whether the log-probabilities are a list with one entry per token instead of arrays."""
 
 
+def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a chat."""
+    accepted_fields = filter_fields(fields, FireworksScope.CHAT, report=report)
+    return filter_tools(filter_messages(accepted_fields, report), report)
+
+
+CHAT_BODY = BodyDecoder(
+    FireworksChatCompletionRequest,
+    FIELD_TABLE,
+    FireworksScope.CHAT,
+    filter_chat,
+    lambda wire: has_ignored_parts(wire.messages),
+)
+TEXT_BODY = BodyDecoder(FireworksCompletionRequest, FIELD_TABLE, FireworksScope.TEXT)
+
+
 def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. `report_unknown`: unknown fields are ignored and named instead of
     refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), FireworksScope.TEXT, report=field_report)
-    wire = convert(accepted_fields, FireworksCompletionRequest)
+    wire, report = TEXT_BODY.decode(body, report_unknown)
     max_tokens = _read_max_tokens(wire, wire.max_tokens)
     openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
@@ -103,7 +118,7 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
         logprobs=_read_alternatives(wire),
         **_read_same_fields(wire),
     )
-    call = build_text_call(openai_request, field_report.names)
+    call = build_text_call(openai_request, report.names)
     prompts = read_images(wire, call.request.prompts)
     relaxed_constraint = read_fireworks_format(wire.response_format, strict)
     return _complete_call(
@@ -116,12 +131,7 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), FireworksScope.CHAT, report=field_report)
-    wire = convert(
-        filter_tools(filter_messages(accepted_fields, field_report), field_report),
-        FireworksChatCompletionRequest,
-    )
+    wire, report = CHAT_BODY.decode(body, report_unknown)
     max_tokens, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
     openai_request = openai_types.ChatCompletionRequest(
         messages=wire.messages,
@@ -135,7 +145,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
         rag_params=wire.rag_params,
         **_read_same_fields(wire),
     )
-    call = build_chat_call(openai_request, field_report.names, strict)
+    call = build_chat_call(openai_request, report.names, strict)
     reasoning = read_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=reasoning) if isinstance(prompt, Conversation) else prompt

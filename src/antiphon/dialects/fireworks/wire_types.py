@@ -14,6 +14,7 @@ from antiphon.dialects.common.request_types import (
     MAX_MESSAGES,
     MAX_TOOLS,
     Bias,
+    BodyShape,
     CacheKey,
     ChatMessage,
     Choices,
@@ -60,7 +61,7 @@ Budget = Annotated[int, Meta(ge=LEAST_BUDGET, le=INT32_MAX)]
 Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
 
 
-class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+class FireworksResponseFormat(BodyShape, frozen=True):
     """The form of an answer: text, any JSON object, JSON that satisfies a schema, or text that satisfies a
     grammar."""
 
@@ -71,7 +72,7 @@ class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
     grammar: str | None = None
 
 
-class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
+class ChosenTool(BodyShape, frozen=True):
     """One tool that the model must call. Its name is beside the type, or in OpenAI's form."""
 
     type: Literal["function"]
@@ -79,14 +80,14 @@ class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
     function: NamedFunction | None = None
 
 
-class FireworksThinking(Struct, frozen=True, forbid_unknown_fields=True):
+class FireworksThinking(BodyShape, frozen=True):
     """Whether a model that can reason does so, and the most tokens of reasoning."""
 
     type: Literal["enabled", "disabled"]
     budget_tokens: Budget | None = None
 
 
-class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FireworksCommonRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that text and chat completions share."""
 
     model: Name
@@ -119,9 +120,7 @@ class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw
     prompt_cache_isolation_key: Salt | None = None
 
 
-class FireworksCompletionRequest(
-    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
-):
+class FireworksCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=True):
     """Body of POST /fireworks/inference/v1/completions."""
 
     prompt: (
@@ -135,9 +134,7 @@ class FireworksCompletionRequest(
     """One list of images, or one list for each of several prompts."""
 
 
-class FireworksChatCompletionRequest(
-    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
-):
+class FireworksChatCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=True):
     """Body of POST /fireworks/inference/v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]

@@ -14,16 +14,16 @@ from antiphon.dialects.base import (
     RerankCall,
 )
 from antiphon.dialects.common import request_types as openai_types
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import build_chat_call, require_no_nul
 from antiphon.dialects.common.embeddings import (
     build_prompts,
     require_encoding_format,
 )
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.messages import filter_messages
-from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
 from antiphon.dialects.common.tools import filter_tools
-from antiphon.dialects.jamai.fields import JamaiScope, filter_fields
+from antiphon.dialects.jamai.fields import FIELD_TABLE, JamaiScope, filter_fields
 from antiphon.dialects.jamai.wire_types import (
     JamaiChatRequest,
     JamaiEmbeddingRequest,
@@ -168,44 +168,63 @@ EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": 
 """Values that the product's client sends for missing parameters. They count as absent."""
 
 
+def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a chat, in OpenAI's form."""
+    sent_fields = {name: value for name, value in fields.items() if EMPTY_DEFAULTS.get(name, fields) != value}
+    accepted_fields = filter_fields(sent_fields, JamaiScope.CHAT, report=report)
+    accepted_fields = filter_messages(normalize_messages(accepted_fields), report)
+    return filter_tools(normalize_tools(accepted_fields), report)
+
+
+def filter_embeddings(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a request for vectors."""
+    accepted_fields = filter_fields(fields, JamaiScope.EMBEDDINGS, report=report)
+    require_encoding_format(accepted_fields.get("encoding_format"))
+    return accepted_fields
+
+
+def is_changed(wire: JamaiChatRequest) -> bool:
+    """Whether `filter_chat` changes or reports a part of a body that the wire type accepts."""
+    if wire.tools is not None or has_ignored_parts(wire.messages):
+        return True
+    return any(
+        (message.content is None and not message.tool_calls)
+        or (message.name is not None and NAME_GAP.search(message.name) is not None)
+        for message in wire.messages
+    )
+
+
+CHAT_BODY = BodyDecoder(JamaiChatRequest, FIELD_TABLE, JamaiScope.CHAT, filter_chat, is_changed)
+EMBEDDINGS_BODY = BodyDecoder(JamaiEmbeddingRequest, FIELD_TABLE, JamaiScope.EMBEDDINGS, filter_embeddings)
+RERANK_BODY = BodyDecoder(JamaiRerankRequest, FIELD_TABLE, JamaiScope.RERANK)
+
+
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. An empty model means that the server chooses.
     `report_unknown`: unknown fields are ignored and named instead of refused. `strict`: a schema with a
     keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    body_fields = read_object(body)
-    fields = {
-        name: value for name, value in body_fields.items() if EMPTY_DEFAULTS.get(name, body_fields) != value
-    }
-    accepted_fields = filter_fields(fields, JamaiScope.CHAT, report=field_report)
-    accepted_fields = filter_messages(normalize_messages(accepted_fields), field_report)
-    wire = convert(filter_tools(normalize_tools(accepted_fields), field_report), JamaiChatRequest)
-    max_tokens = _read_max_tokens(wire, field_report)
+    wire, report = CHAT_BODY.decode(body, report_unknown)
+    max_tokens = _read_max_tokens(wire, report)
     values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     openai_request = openai_types.ChatCompletionRequest(
         model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
     )
-    call = build_chat_call(openai_request, field_report.names, strict)
+    call = build_chat_call(openai_request, report.names, strict)
     return _complete_call(call, wire, is_default_max_tokens=max_tokens is None)
 
 
 def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
     """Decodes a body of POST embeddings. `report_unknown`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), JamaiScope.EMBEDDINGS, report=field_report)
-    require_encoding_format(accepted_fields.get("encoding_format"))
-    wire = convert(accepted_fields, JamaiEmbeddingRequest)
+    wire, report = EMBEDDINGS_BODY.decode(body, report_unknown)
     request = EmbeddingRequest(wire.model or "", build_prompts(wire.input), wire.dimensions)
-    return EmbeddingCall(request, wire.encoding_format == "base64", field_report.names)
+    return EmbeddingCall(request, wire.encoding_format == "base64", report.names)
 
 
 def decode_rerank(body: bytes, report_unknown: bool = False) -> RerankCall:
     """Decodes a body of POST rerank. `report_unknown`: see `decode_chat`. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), JamaiScope.RERANK, report=field_report)
-    wire = convert(accepted_fields, JamaiRerankRequest)
+    wire, report = RERANK_BODY.decode(body, report_unknown)
     request = RerankRequest(wire.model or "", wire.query, tuple(wire.documents))
-    return RerankCall(request, ignored=field_report.names)
+    return RerankCall(request, ignored=report.names)
 
 
 def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:

@@ -11,6 +11,7 @@ from antiphon.dialects.common.request_types import (
     MAX_STOPS,
     MAX_TOOLS,
     Bias,
+    BodyShape,
     ChatMessage,
     Choices,
     EndUser,
@@ -46,7 +47,7 @@ ChatId = Annotated[str, Meta(max_length=512)]
 """A tag in the records of usage, with their maximum length."""
 
 
-class JamaiChatRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JamaiChatRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -72,7 +73,7 @@ class JamaiChatRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     stream_options: dict[str, Any] | None = None
 
 
-class JamaiEmbeddingRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JamaiEmbeddingRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/embeddings."""
 
     input: str | Annotated[list[str], Meta(min_length=1)]
@@ -82,7 +83,7 @@ class JamaiEmbeddingRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_
     dimensions: PositiveInt | None = None
 
 
-class JamaiRerankRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JamaiRerankRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/rerank."""
 
     query: Annotated[str, Meta(min_length=1)]

@@ -6,7 +6,7 @@ a model are extensions.
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,6 +29,7 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common import request_types, response_types
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.encode import (
@@ -40,17 +41,22 @@ from antiphon.dialects.common.encode import (
 )
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields, filter_stream_options
-from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.fields import (
+    FIELD_TABLE,
+    TABLES,
+    FieldScope,
+    filter_fields,
+    filter_stream_options,
+)
+from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.request_types import ChatCompletionRequest, CompletionRequest, Name
+from antiphon.dialects.common.request_types import BodyShape, ChatCompletionRequest, CompletionRequest, Name
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.rerank import Rerank
@@ -142,7 +148,7 @@ LONGEST_PATH = 4096
 AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
 
 
-class LoadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LoadAdapterRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /v1/load_lora_adapter."""
 
     lora_name: Name
@@ -151,15 +157,19 @@ class LoadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     base_model_name: Name | None = None
 
 
-class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UnloadAdapterRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /v1/unload_lora_adapter."""
 
     lora_name: Name
 
 
+LOAD_BODY = BodyDecoder(LoadAdapterRequest, FIELD_TABLE, FieldScope.LOAD)
+UNLOAD_BODY = BodyDecoder(UnloadAdapterRequest, FIELD_TABLE, FieldScope.UNLOAD)
+
+
 def decode_load_request(body: bytes) -> LoadCall:
     """Decodes a body of POST /v1/load_lora_adapter. Raises a RequestError."""
-    wire = convert(filter_fields(read_object(body), FieldScope.LOAD), LoadAdapterRequest)
+    wire, _ = LOAD_BODY.decode(body)
     if not ADAPTER_NAME.fullmatch(wire.lora_name):
         raise InvalidValue(f"lora_name must be {ADAPTER_NAME_RULE}", param="lora_name")
     return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
@@ -167,7 +177,8 @@ def decode_load_request(body: bytes) -> LoadCall:
 
 def decode_unload_request(body: bytes) -> str:
     """Returns the adapter's name in a body of POST /v1/unload_lora_adapter. Raises a RequestError."""
-    return convert(filter_fields(read_object(body), FieldScope.UNLOAD), UnloadAdapterRequest).lora_name
+    wire, _ = UNLOAD_BODY.decode(body)
+    return wire.lora_name
 
 
 async def load_adapter(request: Request, services: Services) -> Answer:
@@ -337,20 +348,39 @@ def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     return Description(schemas, error_schema=ERROR.__name__)
 
 
+def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a chat."""
+    accepted_fields = filter_fields(fields, FieldScope.CHAT, report=report)
+    filter_stream_options(accepted_fields, report)
+    return filter_tools(filter_messages(accepted_fields, report), report)
+
+
+def filter_text(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a text completion."""
+    accepted_fields = filter_fields(fields, FieldScope.TEXT, report=report)
+    filter_stream_options(accepted_fields, report)
+    return accepted_fields
+
+
+CHAT_BODY = BodyDecoder(
+    ChatCompletionRequest,
+    FIELD_TABLE,
+    FieldScope.CHAT,
+    filter_chat,
+    lambda wire: has_ignored_parts(wire.messages),
+)
+TEXT_BODY = BodyDecoder(CompletionRequest, FIELD_TABLE, FieldScope.TEXT, filter_text)
+
+
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/chat/completions. `report_unknown`: unknown fields are ignored and named
     instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), FieldScope.CHAT, report=field_report)
-    filter_stream_options(accepted_fields, field_report)
-    accepted_fields = filter_tools(filter_messages(accepted_fields, field_report), field_report)
-    return build_chat_call(convert(accepted_fields, ChatCompletionRequest), field_report.names, strict)
+    wire, report = CHAT_BODY.decode(body, report_unknown)
+    return build_chat_call(wire, report.names, strict)
 
 
 def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST /v1/completions. The parameters are those of `decode_chat`."""
-    field_report = FieldReport(report_unknown)
-    accepted_fields = filter_fields(read_object(body), FieldScope.TEXT, report=field_report)
-    filter_stream_options(accepted_fields, field_report)
-    return build_text_call(convert(accepted_fields, CompletionRequest), field_report.names, strict)
+    wire, report = TEXT_BODY.decode(body, report_unknown)
+    return build_text_call(wire, report.names, strict)

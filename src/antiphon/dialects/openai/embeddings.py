@@ -1,10 +1,11 @@
 """POST /v1/embeddings: vectors of texts, as JSON numbers or as base64."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from antiphon.dialects.base import JSON, Answer, EmbeddingCall, Endpoint, Request, RequestBody, Services
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.embeddings import (
     EmbeddingsAnswer,
@@ -15,9 +16,8 @@ from antiphon.dialects.common.embeddings import (
 )
 from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import FieldScope, filter_fields
-from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
-from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope, filter_fields
+from antiphon.dialects.common.request_types import MAX_IDS, BodyShape, EndUser, Name, PositiveInt, TokenId
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import EmbeddingRequest, Embeddings
@@ -25,7 +25,7 @@ from antiphon.domain.request import EmbeddingRequest, Embeddings
 ORIGIN = Origin("openai", "/v1/embeddings")
 
 
-class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EmbeddingsRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /v1/embeddings."""
 
     model: Name
@@ -33,6 +33,16 @@ class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: PositiveInt | None = None
     user: EndUser | None = None
+
+
+def filter_embeddings(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body."""
+    accepted_fields = filter_fields(fields, FieldScope.EMBEDDINGS, report=report)
+    require_encoding_format(accepted_fields.get("encoding_format"))
+    return accepted_fields
+
+
+EMBEDDINGS_BODY = BodyDecoder(EmbeddingsRequest, FIELD_TABLE, FieldScope.EMBEDDINGS, filter_embeddings)
 
 
 class OpenAIEmbeddings:
@@ -44,15 +54,12 @@ class OpenAIEmbeddings:
 
     def decode(self, body: bytes) -> EmbeddingCall:
         """Decodes a body. Raises a RequestError."""
-        field_report = FieldReport(self._reports_unknown)
-        accepted_fields = filter_fields(read_object(body), FieldScope.EMBEDDINGS, report=field_report)
-        require_encoding_format(accepted_fields.get("encoding_format"))
-        wire = convert(accepted_fields, EmbeddingsRequest)
+        wire, report = EMBEDDINGS_BODY.decode(body, self._reports_unknown)
         request = EmbeddingRequest(wire.model, build_prompts(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,
             as_base64=wire.encoding_format == "base64",
-            ignored=field_report.names,
+            ignored=report.names,
             attribution=read_attribution(wire.user),
         )
 

@@ -16,12 +16,11 @@ from antiphon.dialects.base import (
     ResponseMeta,
     Services,
 )
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
-from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.fields import FieldScope, filter_fields
-from antiphon.dialects.common.request_types import EndUser, Name, PositiveInt
-from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
+from antiphon.dialects.common.request_types import BodyShape, EndUser, Name, PositiveInt
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Ranking, RerankRequest
@@ -35,13 +34,13 @@ ORIGIN = Origin("openai", "/v1/rerank")
 _encode = msgspec.json.Encoder().encode
 
 
-class RerankDocument(Struct, frozen=True, forbid_unknown_fields=True):
+class RerankDocument(BodyShape, frozen=True):
     """A document as an object."""
 
     text: str
 
 
-class RerankBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RerankBody(BodyShape, frozen=True, kw_only=True):
     """Body of POST /v1/rerank."""
 
     model: Name
@@ -51,6 +50,9 @@ class RerankBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     return_documents: bool | None = None
     max_tokens_per_doc: PositiveInt | None = None
     user: EndUser | None = None
+
+
+RERANK_BODY = BodyDecoder(RerankBody, FIELD_TABLE, FieldScope.RERANK)
 
 
 class RerankResult(Struct, frozen=True, kw_only=True):
@@ -102,9 +104,7 @@ class Rerank:
 
     def decode(self, body: bytes) -> RerankCall:
         """Decodes a body. Raises a RequestError."""
-        field_report = FieldReport(self._reports_unknown)
-        accepted_fields = filter_fields(read_object(body), FieldScope.RERANK, report=field_report)
-        wire = convert(accepted_fields, RerankBody)
+        wire, report = RERANK_BODY.decode(body, self._reports_unknown)
         documents = tuple(
             document if isinstance(document, str) else document.text for document in wire.documents
         )
@@ -116,7 +116,7 @@ class Rerank:
             RerankRequest(wire.model, wire.query, documents, wire.max_tokens_per_doc),
             top_n=wire.top_n,
             returns_documents=bool(wire.return_documents),
-            ignored=field_report.names,
+            ignored=report.names,
             attribution=read_attribution(wire.user),
         )
 

@@ -2,6 +2,7 @@
 llama.cpp's /apply-template."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -21,14 +22,17 @@ from antiphon.dialects.base import (
     Services,
     TokenizeCall,
 )
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.encode import spell_token
 from antiphon.dialects.common.endpoints import declare_get, decode_body
-from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope, filter_fields
 from antiphon.dialects.common.messages import build_conversation, build_messages, filter_messages
 from antiphon.dialects.common.request_types import (
     MAX_IDS,
     MAX_MESSAGES,
     MAX_TOOLS,
+    BodyShape,
     ChatMessage,
     Documents,
     Name,
@@ -37,7 +41,6 @@ from antiphon.dialects.common.request_types import (
     TokenId,
     ToolShape,
 )
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.identity import Right
 from antiphon.domain.messages import Tools
@@ -62,7 +65,7 @@ _encode = msgspec.json.Encoder().encode
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConversationRequest(BodyShape, frozen=True, kw_only=True):
     """The rendering fields of a conversation."""
 
     model: Name | None = None
@@ -74,7 +77,7 @@ class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class TokenizeRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TokenizeRequest(ConversationRequest, frozen=True, kw_only=True):
     """Body of POST /tokenize: a prompt or messages."""
 
     prompt: str | None = None
@@ -83,7 +86,7 @@ class TokenizeRequest(ConversationRequest, frozen=True, forbid_unknown_fields=Tr
     return_token_strs: bool | None = None
 
 
-class ApplyRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ApplyRequest(ConversationRequest, frozen=True, kw_only=True):
     """Body of POST /v1/apply-template."""
 
     messages: Messages
@@ -106,7 +109,7 @@ class TokenizeAnswer(Struct, frozen=True):
     and the name for a control token."""
 
 
-class DetokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DetokenizeRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /detokenize."""
 
     model: Name | None = None
@@ -150,10 +153,24 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
     """The model's own template in Jinja."""
 
 
+def filter_conversation(scope: FieldScope, fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body. No answer names the ignored fields."""
+    accepted_fields = filter_fields(fields, scope, report=report)
+    return filter_tools(filter_messages(accepted_fields, report), report)
+
+
+TOKENIZE_BODY = BodyDecoder(
+    TokenizeRequest, FIELD_TABLE, FieldScope.TOKENIZE, partial(filter_conversation, FieldScope.TOKENIZE)
+)
+APPLY_BODY = BodyDecoder(
+    ApplyRequest, FIELD_TABLE, FieldScope.APPLY, partial(filter_conversation, FieldScope.APPLY)
+)
+DETOKENIZE_BODY = BodyDecoder(DetokenizeRequest, FIELD_TABLE, FieldScope.DETOKENIZE)
+
+
 def decode_tokenize(body: bytes) -> TokenizeCall:
     """Decodes a body of POST /tokenize. Raises a RequestError."""
-    accepted_fields = filter_fields(read_object(body), FieldScope.TOKENIZE)
-    wire = convert(filter_tools(filter_messages(accepted_fields), None), TokenizeRequest)
+    wire, _ = TOKENIZE_BODY.decode(body)
     if (wire.prompt is None) == (wire.messages is None):
         if wire.prompt is None:
             raise MissingParameter("send prompt or messages", param="prompt")
@@ -172,14 +189,13 @@ def decode_tokenize(body: bytes) -> TokenizeCall:
 
 def decode_apply(body: bytes) -> ApplyCall:
     """Decodes a body of POST /v1/apply-template. Raises a RequestError."""
-    accepted_fields = filter_fields(read_object(body), FieldScope.APPLY)
-    wire = convert(filter_tools(filter_messages(accepted_fields), None), ApplyRequest)
+    wire, _ = APPLY_BODY.decode(body)
     return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
 
 
 def decode_detokenize(body: bytes) -> DetokenizeCall:
     """Decodes a body of POST /detokenize. Raises a RequestError."""
-    wire = convert(filter_fields(read_object(body), FieldScope.DETOKENIZE), DetokenizeRequest)
+    wire, _ = DETOKENIZE_BODY.decode(body)
     return DetokenizeCall(wire.model, tuple(wire.tokens))
 
 

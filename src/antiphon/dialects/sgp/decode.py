@@ -5,26 +5,27 @@ types of images, and function calls in the older form. It runs before the types 
 wrong type stay unchanged. The decoder of `/v1` reads the fields with the same meaning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_schema
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import filter_stream_options
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
-from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
 from antiphon.dialects.common.request_types import MAX_STOPS
-from antiphon.dialects.common.strict_json import convert, describe_value, read_object, sanitize_key
+from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import filter_tools, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_fields import (
     merge_extra_params,
     read_extra_headers,
     read_inference_timeout,
 )
-from antiphon.dialects.sgp.fields import TABLES, SgpScope, filter_fields
+from antiphon.dialects.sgp.fields import FIELD_TABLE, TABLES, SgpScope, filter_fields
 from antiphon.dialects.sgp.wire_types import (
     KnownFormat,
     SgpChatCompletionRequest,
@@ -33,6 +34,7 @@ from antiphon.dialects.sgp.wire_types import (
 )
 from antiphon.domain.messages import Role
 from antiphon.domain.values import replace
+from antiphon.domain.vendor_fields import EXTRA_PARAMS
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
 
 FUNCTION = "function"
@@ -236,41 +238,64 @@ SCHEMA_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integ
 """The types that a JSON Schema can have."""
 
 
+def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a chat, with the caller's additions to it."""
+    merged_body = merge_extra_params(fields, TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest)
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.CHAT, report=report)
+    filter_stream_options(accepted_fields, report)
+    return filter_tools(filter_messages(normalize_messages(accepted_fields, report), report), report)
+
+
+def filter_text(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of a text completion, with the caller's additions to it."""
+    merged_body = merge_extra_params(fields, TABLES[SgpScope.TEXT], openai_types.CompletionRequest)
+    accepted_fields = filter_fields(merged_body.fields, SgpScope.TEXT, report=report)
+    filter_stream_options(accepted_fields, report)
+    return accepted_fields
+
+
+CHAT_BODY = BodyDecoder(
+    SgpChatCompletionRequest,
+    FIELD_TABLE,
+    SgpScope.CHAT,
+    filter_chat,
+    lambda wire: wire.inference_extra_params is not None or has_ignored_parts(wire.messages),
+)
+TEXT_BODY = BodyDecoder(
+    SgpCompletionRequest,
+    FIELD_TABLE,
+    SgpScope.TEXT,
+    filter_text,
+    lambda wire: wire.inference_extra_params is not None,
+)
+
+
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. `report_unknown`: unknown fields are ignored and named instead
     of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    merged_body = merge_extra_params(
-        read_object(body), TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest
+    wire, report = CHAT_BODY.decode(body, report_unknown)
+    v1_values, unknown_fields = _read_extra_params(
+        wire, TABLES[SgpScope.CHAT], openai_types.ChatCompletionRequest
     )
-    accepted_fields = filter_fields(merged_body.fields, SgpScope.CHAT, report=field_report)
-    filter_stream_options(accepted_fields, field_report)
-    accepted_fields = filter_messages(normalize_messages(accepted_fields, field_report), field_report)
-    wire = convert(filter_tools(accepted_fields, field_report), SgpChatCompletionRequest)
-    max_tokens, (known_format, dialect_constraints) = (
-        _read_max_tokens(wire, field_report),
-        _read_formats(wire, strict),
-    )
-    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | merged_body.v1_values
+    max_tokens = _read_max_tokens(wire, report)
+    known_format, dialect_constraints = _read_formats(wire, strict)
+    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | v1_values
     openai_request = openai_types.ChatCompletionRequest(
         max_tokens=max_tokens, response_format=known_format, **fields
     )
-    call = build_chat_call(openai_request, field_report.names, strict, dialect_constraints)
-    return _add_inference_fields(call, wire, merged_body.unknown_fields)
+    call = build_chat_call(openai_request, report.names, strict, dialect_constraints)
+    return _add_inference_fields(call, wire, unknown_fields)
 
 
 def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST completions. The parameters are those of `decode_chat`."""
-    field_report = FieldReport(report_unknown)
-    merged_body = merge_extra_params(read_object(body), TABLES[SgpScope.TEXT], openai_types.CompletionRequest)
-    accepted_fields = filter_fields(merged_body.fields, SgpScope.TEXT, report=field_report)
-    filter_stream_options(accepted_fields, field_report)
-    wire = convert(accepted_fields, SgpCompletionRequest)
-    max_tokens, (known_format, dialect_constraints) = (
-        _read_max_tokens(wire, field_report),
-        _read_formats(wire, strict),
+    wire, report = TEXT_BODY.decode(body, report_unknown)
+    v1_values, unknown_fields = _read_extra_params(
+        wire, TABLES[SgpScope.TEXT], openai_types.CompletionRequest
     )
-    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | merged_body.v1_values
+    max_tokens = _read_max_tokens(wire, report)
+    known_format, dialect_constraints = _read_formats(wire, strict)
+    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | v1_values
     openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
         suffix=wire.suffix,
@@ -279,8 +304,19 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
         response_format=known_format,
         **fields,
     )
-    call = build_text_call(openai_request, field_report.names, strict, dialect_constraints)
-    return _add_inference_fields(call, wire, merged_body.unknown_fields)
+    call = build_text_call(openai_request, report.names, strict, dialect_constraints)
+    return _add_inference_fields(call, wire, unknown_fields)
+
+
+def _read_extra_params(
+    wire: SgpCommonRequest, dialect_fields: Collection[str], shape: type[openai_types.CommonRequest]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the added fields that only `/v1` has, and those that this server does not know. The dialect's
+    own fields are already in the body."""
+    if wire.inference_extra_params is None:
+        return {}, {}
+    merged_body = merge_extra_params({EXTRA_PARAMS: wire.inference_extra_params}, dialect_fields, shape)
+    return merged_body.v1_values, merged_body.unknown_fields
 
 
 def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from antiphon.dialects.base import (
     ResponseMeta,
     StreamEncoder,
 )
+from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_memory, require_no_nul
 from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.endpoints import declare_generation
@@ -35,6 +36,7 @@ from antiphon.dialects.common.request_types import (
     LONGEST_TEXT,
     MAX_MESSAGES,
     MAX_STOPS,
+    BodyShape,
     Fraction,
     ImageUrlShape,
     MemoryShape,
@@ -45,7 +47,6 @@ from antiphon.dialects.common.request_types import (
     TemplateSource,
 )
 from antiphon.dialects.common.response_types import FinishName
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.sgp.encode import encode_stream_error
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import Event, Finished, FinishReason, TextDelta, Usage, UsageSource
@@ -69,14 +70,14 @@ AccountId = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 Detail = Literal["auto", "low", "high"]
 
 
-class LegacyImageUrl(Struct, frozen=True, forbid_unknown_fields=True):
+class LegacyImageUrl(BodyShape, frozen=True):
     """An image as a data: URL, or as an address that only a vendor opens."""
 
     url: str
     detail: Detail | None = None
 
 
-class LegacyImageData(Struct, frozen=True, forbid_unknown_fields=True):
+class LegacyImageData(BodyShape, frozen=True):
     """An image in base64."""
 
     data: str
@@ -85,7 +86,7 @@ class LegacyImageData(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["base64"] | None = None
 
 
-class LegacyPart(Struct, frozen=True, forbid_unknown_fields=True):
+class LegacyPart(BodyShape, frozen=True):
     """A part of a content. It has one of three values; `type` names it and can be missing."""
 
     type: Literal["text", "image_url", "image_data"] | None = None
@@ -94,7 +95,7 @@ class LegacyPart(Struct, frozen=True, forbid_unknown_fields=True):
     image_data: LegacyImageData | None = None
 
 
-class LegacyMessage(Struct, frozen=True, forbid_unknown_fields=True):
+class LegacyMessage(BodyShape, frozen=True):
     """One turn of the conversation."""
 
     content: str | Annotated[list[LegacyPart], Meta(min_length=1, max_length=MAX_PARTS)]
@@ -103,7 +104,7 @@ class LegacyMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """The user's role if it is missing."""
 
 
-class LegacyModelParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LegacyModelParameters(BodyShape, frozen=True, kw_only=True):
     """The options of a generation."""
 
     temperature: Fraction | None = None
@@ -115,7 +116,7 @@ class LegacyModelParameters(Struct, frozen=True, forbid_unknown_fields=True, kw_
     presence_penalty: Penalty | None = None
 
 
-class LegacyRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LegacyRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that both endpoints share."""
 
     model: Name
@@ -124,7 +125,7 @@ class LegacyRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     stream: bool | None = None
 
 
-class LegacyChatRequest(LegacyRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LegacyChatRequest(LegacyRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/chat-completions."""
 
     messages: Annotated[list[LegacyMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -133,14 +134,14 @@ class LegacyChatRequest(LegacyRequest, frozen=True, forbid_unknown_fields=True, 
     memory_strategy: MemoryShape | None = None
 
 
-class LegacyPromptImage(Struct, frozen=True, forbid_unknown_fields=True):
+class LegacyPromptImage(BodyShape, frozen=True):
     """An image of a text completion, as a data: URL or an address that only a vendor opens."""
 
     image_url: str
     detail: Detail | None = None
 
 
-class LegacyTextRequest(LegacyRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LegacyTextRequest(LegacyRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/completions."""
 
     prompt: str
@@ -275,7 +276,8 @@ FIELDS: tuple[RequestField, ...] = (
     ),
 )
 
-filter_fields = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT)).filter
+FIELD_TABLE = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT))
+filter_fields = FIELD_TABLE.filter
 
 TEMPERATURE = 0.2
 """The product's default of temperature. It overrides a model's own default."""
@@ -300,12 +302,24 @@ INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
 """The scopes of nested objects, or lists of objects, by the field that contains them."""
 
 
+CHAT_BODY = BodyDecoder(
+    LegacyChatRequest,
+    FIELD_TABLE,
+    LegacyScope.CHAT,
+    lambda fields, report: _filter_object(fields, LegacyScope.CHAT, "", report),
+)
+TEXT_BODY = BodyDecoder(
+    LegacyTextRequest,
+    FIELD_TABLE,
+    LegacyScope.TEXT,
+    lambda fields, report: _filter_object(fields, LegacyScope.TEXT, "", report),
+)
+
+
 def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationCall:
     """Decodes a body of POST /sgp/v4/chat-completions. `report_unknown`: unknown fields are ignored and named
     instead of refused. Raises a RequestError."""
-    field_report = FieldReport(report_unknown)
-    fields = _filter_object(read_object(body), LegacyScope.CHAT, "", field_report)
-    wire = convert(fields, LegacyChatRequest)
+    wire, field_report = CHAT_BODY.decode(body, report_unknown)
     messages = [_build_message(message, f"messages[{index}]") for index, message in enumerate(wire.messages)]
     if wire.instructions:
         messages.insert(0, Message(Role.SYSTEM, wire.instructions))
@@ -319,9 +333,7 @@ def decode_legacy_chat(body: bytes, report_unknown: bool = False) -> GenerationC
 def decode_legacy_text(body: bytes, report_unknown: bool = False) -> GenerationCall:
     """Decodes a body of POST /sgp/v4/completions. `report_unknown`: see `decode_legacy_chat`. Raises a
     RequestError."""
-    field_report = FieldReport(report_unknown)
-    fields = _filter_object(read_object(body), LegacyScope.TEXT, "", field_report)
-    wire = convert(fields, LegacyTextRequest)
+    wire, field_report = TEXT_BODY.decode(body, report_unknown)
     return _build_call(wire, _build_prompt(wire), field_report)
 
 

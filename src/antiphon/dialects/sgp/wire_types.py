@@ -11,6 +11,7 @@ from antiphon.dialects.common.request_types import (
     MAX_TOOLS,
     BestOf,
     Bias,
+    BodyShape,
     ChatMessage,
     Choices,
     Effort,
@@ -48,7 +49,7 @@ MOST_ALTERNATIVES = 20
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 
 
-class SgpCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SgpCommonRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that chat and text completions share."""
 
     model: Name
@@ -81,7 +82,7 @@ class SgpCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     inference_extra_headers: ExtraHeaders | None = None
 
 
-class SgpChatCompletionRequest(SgpCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SgpChatCompletionRequest(SgpCommonRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/beta/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -100,7 +101,7 @@ class SgpChatCompletionRequest(SgpCommonRequest, frozen=True, forbid_unknown_fie
     reasoning_effort: Effort | None = None
 
 
-class SgpCompletionRequest(SgpCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SgpCompletionRequest(SgpCommonRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/beta/completions."""
 
     prompt: str
