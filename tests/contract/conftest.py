@@ -29,7 +29,7 @@ from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overlo
 from antiphon.http.application import create_app
 from antiphon.http.server import create_server
 from antiphon.http.state import AppState
-from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

@@ -49,9 +49,9 @@ FEW = 4
 """Descriptors that come and go: a connection, a file of the spool."""
 GONE = (
     *(
-        "RequestMeter",
+        "RequestAccount",
         "BodyCounter",
-        "Reservation",
+        "OpenRoute",
         "Held",
         "Claim",
         "Request",

@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.prices import Price, format_decimal, parse_decimal
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
-from antiphon.pipeline.reserve import RuleSet
+from antiphon.pipeline.rules import RuleSet
 from antiphon.store.base import ChangeAuthor
 from tests.http.test_admin import ROOT, keyed
 from tests.http.test_usage import PLAIN

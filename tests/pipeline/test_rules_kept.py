@@ -1,7 +1,7 @@
 """What the rules remember of questions is bounded, whatever callers ask by; what they answer stays right."""
 
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.pipeline.reserve import MAX_CACHE_ENTRIES, RuleSet
+from antiphon.pipeline.rules import MAX_CACHE_ENTRIES, RuleSet
 from tests.support.accounting import PRICE, limit
 
 MORE = 2 * MAX_CACHE_ENTRIES + 7

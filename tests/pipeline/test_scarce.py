@@ -1,7 +1,7 @@
 """Which limits had no room lately: remembered for a minute, whoever asks again and whoever does not."""
 
 from antiphon.domain.limits import Limit
-from antiphon.pipeline.reserve import EXHAUSTED_SECONDS, ExhaustedLimits
+from antiphon.pipeline.rules import EXHAUSTED_SECONDS, ExhaustedLimits
 from tests.support.accounting import limit
 
 

@@ -18,7 +18,7 @@ from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
-from antiphon.pipeline.reserve import LimitIndex
+from antiphon.pipeline.rules import LimitIndex
 from antiphon.services.changes import MAX_TRIES, DirectoryChanges
 from antiphon.services.policy import KeyRequest, LimitRequest
 from antiphon.services.tenancy import TenancyService

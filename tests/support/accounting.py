@@ -13,7 +13,7 @@ from antiphon.engines.base import RequestSize
 from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
-from antiphon.pipeline.reserve import Accounting, LimitIndex
+from antiphon.pipeline.rules import Accounting, LimitIndex
 from antiphon.testing import FakeClock
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)

@@ -30,7 +30,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
 from antiphon.http.server import create_server
 from antiphon.http.state import AppState
-from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings

@@ -36,7 +36,7 @@ from antiphon.limits.base import MonitoredLimiter
 from antiphon.memory import ProcessSummaries, StoredSummaries, SummaryCache
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget, ProjectQuota
 from antiphon.pipeline.deployments import Deployments
-from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.renderer import AdapterRenderer, Renderer

@@ -21,7 +21,7 @@ from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.late_settlements import open_late_settlements
-from antiphon.pipeline.reserve import Accounting, LimitIndex
+from antiphon.pipeline.rules import Accounting, LimitIndex
 from antiphon.processes.budget_alerts import open_budget_watch
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.coordinator import FINAL_DRAIN_S, open_seeder

@@ -14,7 +14,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.values import replace
 from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
-from antiphon.pipeline.request_meter import MILLISECONDS, RequestMeter
+from antiphon.pipeline.account import RequestAccount
 
 Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
 """`Pipeline.embed`."""
@@ -46,16 +46,16 @@ class ChildCalls:
     """Makes the child calls of one request, with its actor and its deadline."""
 
     def __init__(
-        self, run: Run, embed: Embed, rerank: Rerank, context: Context, meter: RequestMeter | None
+        self, run: Run, embed: Embed, rerank: Rerank, context: Context, account: RequestAccount
     ) -> None:
-        """`meter`: the parent's; None if keys are off."""
+        """`account`: the parent's."""
         self._run = run
         self._embed = embed
         self._rerank = rerank
         self._context = context
-        self._meter = meter
+        self._account = account
         self.project = context.actor.project
-        self.started_ms = int(context.clock.wall() * MILLISECONDS) if meter is None else meter.started_ms
+        self.started_ms = account.started_ms
         """The start of the parent in Unix milliseconds."""
 
     @contextmanager
@@ -88,7 +88,5 @@ class ChildCalls:
 
     async def _build_child_context(self) -> Context:
         """Writes the parent's intent, and returns the context of a child call."""
-        if self._meter is None:
-            return replace(self._context, progress=RequestProgress())
-        await self._meter.admit()
-        return replace(self._context, progress=RequestProgress(), parent=self._meter.id)
+        await self._account.admit()
+        return replace(self._context, progress=RequestProgress(), parent=self._account.id or None)

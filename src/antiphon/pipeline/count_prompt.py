@@ -9,8 +9,7 @@ from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
 from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
 from antiphon.memory import PromptBudget, choose_budget
-from antiphon.pipeline.attempt import try_routes
-from antiphon.pipeline.routing import RoutePolicy, RouteUse
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 
 
 def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) -> Conversation:
@@ -78,12 +77,11 @@ async def measure_conversation(
 ) -> PromptSize:
     """Returns the size of the whole conversation on the first route that works."""
 
-    async def measure(use: RouteUse) -> PromptSize:
-        size = await measure_prompt(use.route.engine, replace(request, memory=None), context)
-        use.close()
-        return size
+    async def measure(route: OpenRoute[PromptSize]) -> PromptSize:
+        return await measure_prompt(route.engine, replace(request, memory=None), context)
 
-    return await try_routes(model, measure, context, policy)
+    async with OpenRoute(model, measure, context, policy) as size:
+        return size
 
 
 async def count_messages(
@@ -96,12 +94,11 @@ async def count_messages(
     """Returns the tokens of the request's prompt with other messages; None if they do not fit the context."""
     changed_request = replace_messages(request, messages)
 
-    async def count(use: RouteUse) -> int | None:
-        tokens = await count_tokens(use.route.engine, changed_request, context)
-        use.close()
-        return tokens
+    async def count(route: OpenRoute[int | None]) -> int | None:
+        return await count_tokens(route.engine, changed_request, context)
 
-    return await try_routes(model, count, context, policy)
+    async with OpenRoute(model, count, context, policy) as tokens:
+        return tokens
 
 
 def choose_prompt_budget(

@@ -1,7 +1,5 @@
 """Embeddings of texts, and rankings of documents. They pass the same stages as a generation."""
 
-import logging
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
@@ -13,13 +11,11 @@ from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RerankEngine, TextEmbeddingEngine
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.attempt import Reserve, pass_unlimited, try_routes
-from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
-from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
-from antiphon.pipeline.reserve import Accounting
-from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
-from antiphon.pipeline.spans import EMBEDDINGS, RERANK, close_operation, open_operation
-from antiphon.telemetry.logs import record
+from antiphon.pipeline.account import EMBEDDING, RERANK, RequestAccount
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.routing import resolve
+from antiphon.pipeline.rules import Accounting
+from antiphon.pipeline.spans import EMBEDDINGS, open_operation
 
 
 class CountedAnswer(Protocol):
@@ -33,22 +29,6 @@ class CountedAnswer(Protocol):
 
 
 T = TypeVar("T", bound=CountedAnswer)
-
-Attempt = Callable[[RouteUse, Reserve], Awaitable[T]]
-"""Sends the request on one route, after its usage is reserved."""
-
-
-class RequestInfo(Struct, frozen=True):
-    """The facts of a request that are logged and counted."""
-
-    kind: str
-    """The event of the log record: `embedding` or `rerank`."""
-    model: Model
-    requested_model: str
-    """The model's name as the caller wrote it."""
-    inputs: int
-    count_request: Callable[[str, str, int, float], None]
-    """Counts the request in the metrics: label of the model, status, tokens, seconds."""
 
 
 class EmbeddingStages(Struct, frozen=True):
@@ -69,10 +49,8 @@ class EmbeddingStages(Struct, frozen=True):
         model = resolve(self.models, request.model, context.actor)
         if context.span is not None:
             context = open_operation(EMBEDDINGS, model, context, context.span)
-        attempt = partial(_embed, replace(request, model=model.name), context)
-        count = self.policy.metrics.count_embedding
-        info = RequestInfo("embedding", model, request.model, len(request.inputs), count)
-        return await self._run(info, attempt, context)
+        answer = partial(_embed, replace(request, model=model.name))
+        return await self._run(answer, model, request.model, context, EMBEDDING, len(request.inputs))
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
         """Returns the scores of a request's documents. Raises the errors of `embed`, and UnsupportedParameter
@@ -80,96 +58,49 @@ class EmbeddingStages(Struct, frozen=True):
         model = resolve(self.models, request.model, context.actor)
         if context.span is not None:
             context = open_operation(RERANK, model, context, context.span)
-        attempt = partial(_rank, replace(request, model=model.name), context)
-        count = self.policy.metrics.count_rerank
-        info = RequestInfo("rerank", model, request.model, len(request.documents), count)
-        return await self._run(info, attempt, context)
+        answer = partial(_rank, replace(request, model=model.name))
+        return await self._run(answer, model, request.model, context, RERANK, len(request.documents))
 
-    async def _run(self, info: RequestInfo, attempt: Attempt[T], context: Context) -> T:
-        """Sends the request on the first route that works, and records it."""
-        model = info.model
+    async def _run(
+        self,
+        answer_on: Callable[[OpenRoute[T]], Awaitable[T]],
+        model: Model,
+        requested_name: str,
+        context: Context,
+        kind: str,
+        inputs: int,
+    ) -> T:
+        """Returns the answer of the first route that works."""
         context.progress.model = model.name
-        meter = None
-        if self.accounting is not None:
-            meter = RequestMeter(
-                self.accounting, model, info.requested_model, True, context, self.policy.metrics
-            )
-        reserve = pass_unlimited if meter is None else meter.reserve
-        started_at, answer, ledger_error = context.clock.monotonic(), None, None
-        status = OK
-        try:
-            if meter is not None:
-                await meter.reserve_early()
-            answer = await try_routes(model, lambda use: attempt(use, reserve), context, self.policy)
-        except BaseException as error:
-            status = find_status(error, context)
-            raise
-        finally:
-            if answer is None:
-                usage = Usage(context.progress.embedded_tokens, 0)
-            else:
-                usage = Usage(answer.prompt_tokens, 0, source=answer.source)
-            if answer is None and meter is not None:
-                usage = meter.charge_unfinished(usage, sys.exception())
-            outcome = RequestOutcome(status, usage, context.clock.monotonic() - started_at)
-            ledger_error = None if meter is None else meter.close(outcome)
-            logged_by_edge = ledger_error is not None or is_logged_by_edge(sys.exception(), context)
-            outcome = outcome if ledger_error is None else replace(outcome, status=ledger_error.code)
-            close_operation(context, model, outcome)
-            self.policy.metrics.count_project(context.actor.project, outcome.usage.prompt_tokens, 0)
-            _report(outcome, info, context, logged_by_edge)
-        try:
-            if ledger_error is not None:
-                raise ledger_error
-        finally:
-            del ledger_error  # the error's own traceback would keep the whole request in memory
+        account = RequestAccount(
+            model, requested_name, context, self.policy.metrics, self.accounting, kind=kind, inputs=inputs
+        )
+        async with account:
+            await account.reserve_early()
+            async with OpenRoute(model, answer_on, context, self.policy, account) as answer:
+                account.count(Usage(answer.prompt_tokens, 0, source=answer.source))
         return answer
 
 
-async def _embed(request: EmbeddingRequest, context: Context, use: RouteUse, reserve: Reserve) -> Embeddings:
+async def _embed(request: EmbeddingRequest, route: OpenRoute[Embeddings]) -> Embeddings:
     """Makes the vectors on one route."""
-    engine = use.route.engine
-    if not isinstance(engine, TextEmbeddingEngine):
+    if not isinstance(route.engine, TextEmbeddingEngine):
         raise UnsupportedParameter(
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )
-    prepared = await engine.prepare_embedding(request, context)
-    await reserve(use.route, prepared.size)
-    use.begin_attempt()
-    answer = await prepared.embed(use.context)
-    use.record_first_event()
-    use.close()
+    prepared = await route.engine.prepare_embedding(request, route.context)
+    await route.begin(prepared.size)
+    answer = await prepared.embed(route.context)
+    route.record_first_event()
     return answer
 
 
-async def _rank(request: RerankRequest, context: Context, use: RouteUse, reserve: Reserve) -> Ranking:
+async def _rank(request: RerankRequest, route: OpenRoute[Ranking]) -> Ranking:
     """Scores the documents on one route."""
-    engine = use.route.engine
-    if not isinstance(engine, RerankEngine):
+    if not isinstance(route.engine, RerankEngine):
         raise UnsupportedParameter(f"{request.model} is not a reranker; name a reranker", param="model")
-    prepared = await engine.prepare_rerank(request, context)
-    await reserve(use.route, prepared.size)
-    use.begin_attempt()
-    answer = await prepared.rank(use.context)
-    use.record_first_event()
-    use.close()
+    prepared = await route.engine.prepare_rerank(request, route.context)
+    await route.begin(prepared.size)
+    answer = await prepared.rank(route.context)
+    route.record_first_event()
     return answer
-
-
-def _report(outcome: RequestOutcome, info: RequestInfo, context: Context, logged_by_edge: bool) -> None:
-    """Counts the request in the metrics. Writes its log record, or passes the fields to the HTTP edge if the
-    edge writes the record."""
-    tokens = outcome.usage.prompt_tokens
-    info.count_request(info.model.label, outcome.status, tokens, outcome.total_s)
-    fields = {
-        "actor": context.actor.id,
-        "inputs": info.inputs,
-        "prompt_tokens": tokens,
-        "total_ms": round(outcome.total_s * 1000, 1),
-    }
-    if logged_by_edge:
-        context.progress.log_fields = fields
-    else:
-        log_fields = {"request_id": context.request_id, "model": info.model.name, "status": outcome.status}
-        log_fields |= {"path": context.origin.operation, "client": context.actor.client or ""}
-        record(info.kind, logging.INFO, **log_fields, **fields)

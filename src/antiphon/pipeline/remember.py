@@ -16,7 +16,6 @@ from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ContextLengthExceeded, InvalidValue, ModelNotFound, PermissionDenied
 from antiphon.memory import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
-from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
@@ -26,7 +25,8 @@ from antiphon.pipeline.count_prompt import (
     replace_messages,
     require_conversation,
 )
-from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.routing import resolve
 from antiphon.pipeline.summarise import SummaryStages
 
 MAX_VECTORS = 4096
@@ -184,13 +184,15 @@ async def _keep_last_tokens(
     the last turn does not fit."""
     scratch_context = replace(context, progress=RequestProgress())
 
-    async def search(use: RouteUse) -> tuple[Message, ...]:
+    async def search(route: OpenRoute[TurnSearch]) -> TurnSearch:
         turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
             turns.add_count(
-                await count_tokens(use.route.engine, replace_messages(request, messages), scratch_context)
+                await count_tokens(route.engine, replace_messages(request, messages), scratch_context)
             )
-        use.close()
+        return turns
+
+    async with OpenRoute(model, search, scratch_context, policy) as turns:
         if turns.kept_messages is not None:
             return turns.kept_messages
         needed_tokens, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
@@ -202,5 +204,3 @@ async def _keep_last_tokens(
             f"{needed_tokens}; {remedy}, or shorten them",
             param=f"{strategy.field}.tokens",
         )
-
-    return await try_routes(model, search, scratch_context, policy)

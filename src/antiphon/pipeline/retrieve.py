@@ -42,11 +42,11 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import require_conversation
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 from antiphon.pipeline.prepare import prepare
-from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
+from antiphon.pipeline.routing import resolve
 from antiphon.retrieval.base import (
     FUSED_HITS,
     MAX_HITS,
@@ -321,16 +321,15 @@ class RetrievalStages(Struct, frozen=True):
         max_prompt_tokens = -1 if output.truncate_prompt is None else output.truncate_prompt
         untruncated = replace(request, output=replace(output, truncate_prompt=None))
 
-        async def measure(use: RouteUse) -> bool:
-            prepared = await prepare(use.route.engine, untruncated, context)
-            use.close()
-            size = prepared.size
+        async def measure(route: OpenRoute[bool]) -> bool:
+            size = (await prepare(route.engine, untruncated, context)).size
             return size.output_tokens >= answer_tokens and (
                 max_prompt_tokens < 0 or size.prompt_tokens <= max_prompt_tokens
             )
 
         try:
-            return await try_routes(model, measure, context, self.policy)
+            async with OpenRoute(model, measure, context, self.policy) as fits:
+                return fits
         except ContextLengthExceeded:
             return False
 

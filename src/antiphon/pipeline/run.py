@@ -1,12 +1,9 @@
-"""One request from start to end: resolve, remember, retrieve, attempt, meter. The HTTP edge calls only this
-module.
+"""One request from start to end. The HTTP edge calls only this module.
 
-Each stage is in the module of its name. `resolve` also checks the caller's rights. `attempt` prepares the
-request for each route that it tries, and reserves its size in the limits before the route starts. `embed`
-handles embeddings and rankings.
+`Pipeline.run` tells the stages of a generation in order, and `embed` those of embeddings and rankings.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,26 +11,27 @@ from functools import partial
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
+from antiphon.domain.retrieval import References
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.limits.base import Limiter
 from antiphon.memory import ProcessSummaries, SummaryCache
-from antiphon.pipeline.attempt import Reserve, StartedStream, attempt, pass_unlimited
+from antiphon.pipeline.account import RequestAccount
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.embed import EmbeddingStages
-from antiphon.pipeline.meter import meter_stream, record_stream
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.remember import MemoryStages, RelevanceStages, remember
-from antiphon.pipeline.request_meter import RequestMeter
-from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.retrieve import ReferencedEvents, RetrievalStages
-from antiphon.pipeline.routing import RoutePolicy, resolve
+from antiphon.pipeline.routing import find_affinity, resolve
+from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.spans import describe_references, open_generation, open_memory, open_retrieval
 from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
 
-StartStream = Callable[[], Awaitable[StartedStream]]
-"""Starts the stream of a request."""
+StartedEvents = tuple[Event, AsyncIterator[Event]]
+"""The first event of an answer, and all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +94,43 @@ class Pipeline:
             context = context.limit_time(request.timeout)
         if context.span is not None:
             context = open_generation(request, model, context, context.span)
-        meter = None
-        if self.accounting is not None:
-            is_bounded = request.output.max_tokens is not None and not request.output.is_default_max_tokens
-            meter = RequestMeter(self.accounting, model, requested_model, is_bounded, context, self.metrics)
-        reserve = pass_unlimited if meter is None else meter.reserve
-        if request.memory is None and request.retrieval is None:
-            start_stream: StartStream = partial(attempt, model, request, context, self.policy, reserve)
-        else:
-            child_calls = ChildCalls(self.run, self.embed, self.rerank, context, meter)
-            start_stream = partial(self._prepare_and_attempt, model, request, context, reserve, child_calls)
-        events = meter_stream(start_stream, model, context, self.metrics, meter)
-        recorder = None if self.accounting is None else self.accounting.recorder
-        if meter is None or recorder is None or context.parent is not None:
-            return aclosing(events)
-        if recorder.is_recorded(context.actor.project):
-            events = record_stream(events, meter, context, recorder)
-        return aclosing(events)
+        is_bounded = request.output.max_tokens is not None and not request.output.is_default_max_tokens
+        account = RequestAccount(
+            model, requested_model, context, self.metrics, self.accounting, is_bounded=is_bounded
+        )
+        return aclosing(self._generate(model, request, context, account))
 
-    async def _prepare_and_attempt(
-        self,
-        model: Model,
-        request: GenerationRequest,
-        context: Context,
-        reserve: Reserve,
-        child_calls: ChildCalls,
-    ) -> StartedStream:
-        """Applies the memory strategy, and adds chunks from the knowledge table. After that, starts the
-        stream on the first route that works."""
+    async def _generate(
+        self, model: Model, request: GenerationRequest, context: Context, account: RequestAccount
+    ) -> AsyncGenerator[Event, None]:
+        """Yields the events of a generation, and closes its route and its account at the end, for any reason.
+        Raises LedgerFull if a complete generation cannot be written to the ledger."""
+        async with account:
+            await account.reserve_early()
+            references = None
+            if request.memory is not None or request.retrieval is not None:
+                request, references = await self._prepare_conversation(model, request, context, account)
+            affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
+            start = partial(start_generation, request)
+            async with OpenRoute(model, start, context, self.policy, account, affinity) as (first, others):
+                event: Event | None = first
+                events = others
+                if references is not None:
+                    event, events = references, ReferencedEvents(references, first, others)
+                while event is not None:
+                    if account.count(event):
+                        await account.grow()
+                    if account.answer is not None:
+                        account.answer.add(event)
+                    yield event
+                    event = await anext(events, None)
+
+    async def _prepare_conversation(
+        self, model: Model, request: GenerationRequest, context: Context, account: RequestAccount
+    ) -> tuple[GenerationRequest, References | None]:
+        """Applies the memory strategy, and adds chunks from the knowledge table."""
         references = None
+        child_calls = ChildCalls(self.run, self.embed, self.rerank, context, account)
         if request.memory is not None:
             if request.retrieval is not None:  # refuses an invalid retrieval before a summary costs anything
                 await self.retrieval.prepare_search(request, context, child_calls)
@@ -134,11 +140,7 @@ class Pipeline:
             with child_calls.trace_stage(open_retrieval(request.retrieval, context.span)) as span:
                 request, references = await self.retrieval.retrieve(request, model, context, child_calls)
                 describe_references(span, references)
-        stream = await attempt(model, request, context, self.policy, reserve)
-        if references is not None:
-            stream.events = ReferencedEvents(references, stream.first_event, stream.events)
-            stream.first_event = references
-        return stream
+        return request, references
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts. Cancelling ends the work. Raises ModelNotFound."""
@@ -147,3 +149,13 @@ class Pipeline:
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
         """Returns the scores of documents for a query. Cancelling ends the work. Raises ModelNotFound."""
         return await self.embedding.rerank(request, context)
+
+
+async def start_generation(request: GenerationRequest, route: OpenRoute[StartedEvents]) -> StartedEvents:
+    """Starts a generation on one route, and waits for its first event."""
+    prepared = await prepare(route.engine, request, route.context)
+    await route.begin(prepared.size)
+    events = await route.open_stream(prepared.stream(route.context))
+    first_event = await anext(events)
+    route.record_first_event()
+    return first_event, events

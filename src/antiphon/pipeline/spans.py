@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from antiphon.domain.context import Attributes, AttributeValue, Context, Span, SpanKind
+from antiphon.domain.events import Usage
 from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import MediaContent, Message
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest
@@ -17,14 +18,13 @@ from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.pipeline.recorded_answer import RecordedAnswer
-from antiphon.pipeline.request_meter import RequestOutcome
 from antiphon.retrieval.base import LONGEST_NAME
 
 CHAT, COMPLETION = "chat", "text_completion"
 """Operations, as the conventions name them."""
 
-EMBEDDINGS, RERANK = "embeddings", "rerank"
-"""Operations. The conventions have no name for RERANK."""
+EMBEDDINGS = "embeddings"
+"""An operation, as the conventions name it. They have no name for a ranking."""
 
 OK = "ok"
 
@@ -86,18 +86,21 @@ def _name_output_type(constraint: Constraint | None) -> str | None:
 def close_operation(
     context: Context,
     model: Model,
-    outcome: RequestOutcome,
-    finish_reasons: Sequence[str] = (),
-    answer: RecordedAnswer | None = None,
+    status: str,
+    usage: Usage,
+    total_s: float,
+    first_token_s: float | None,
+    finish_reasons: Sequence[str],
+    answer: RecordedAnswer | None,
 ) -> None:
-    """Ends the span of a model's work, and records its metrics. `answer`: the text, if spans contain
-    texts."""
+    """Ends the span of a model's work, and records its metrics. `first_token_s`: seconds to the first token,
+    if there was one. `answer`: the text, if spans contain texts."""
     span = context.span
     if span is None:
         return
-    usage, route = outcome.usage, find_route(model, context)
-    if outcome.status != OK:
-        span.fail(outcome.status)
+    route = find_route(model, context)
+    if status != OK:
+        span.fail(status)
     attributes: dict[str, AttributeValue] = {
         "gen_ai.provider.name": route.provider or OWN_PROVIDER,
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
@@ -109,28 +112,21 @@ def close_operation(
         attributes["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning_tokens
     if finish_reasons:
         attributes["gen_ai.response.finish_reasons"] = tuple(finish_reasons)
-    if outcome.first_token_s is not None:
-        attributes["gen_ai.response.time_to_first_chunk"] = outcome.first_token_s
+    if first_token_s is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = first_token_s
     if answer is not None:
         attributes["gen_ai.output.messages"] = _encode_answer(answer)
     span.add(attributes)
-    _record_metrics(span, outcome)
-    span.close()
-
-
-def _record_metrics(span: Span, outcome: RequestOutcome) -> None:
-    """Records the duration and the tokens of a model's work as metrics."""
-    usage = outcome.usage
-    span.measure("gen_ai.server.request.duration", outcome.total_s)
+    span.measure("gen_ai.server.request.duration", total_s)
     span.measure("gen_ai.client.token.usage", usage.prompt_tokens, {"gen_ai.token.type": "input"})
     if usage.completion_tokens:
         span.measure("gen_ai.client.token.usage", usage.completion_tokens, {"gen_ai.token.type": "output"})
-    if outcome.first_token_s is None:
-        return
-    span.measure("gen_ai.server.time_to_first_token", outcome.first_token_s)
-    if usage.completion_tokens > 1:
-        seconds_per_token = (outcome.total_s - outcome.first_token_s) / (usage.completion_tokens - 1)
-        span.measure("gen_ai.server.time_per_output_token", seconds_per_token)
+    if first_token_s is not None:
+        span.measure("gen_ai.server.time_to_first_token", first_token_s)
+        if usage.completion_tokens > 1:
+            seconds_per_token = (total_s - first_token_s) / (usage.completion_tokens - 1)
+            span.measure("gen_ai.server.time_per_output_token", seconds_per_token)
+    span.close()
 
 
 def find_route(model: Model, context: Context) -> ModelRoute:

@@ -35,7 +35,6 @@ from antiphon.memory import (
     list_cuts,
     write_transcript,
 )
-from antiphon.pipeline.attempt import try_routes
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
@@ -43,7 +42,8 @@ from antiphon.pipeline.count_prompt import (
     measure_conversation,
     require_conversation,
 )
-from antiphon.pipeline.routing import RoutePolicy, RouteUse, resolve
+from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.routing import resolve
 
 MAX_PARTS = 32
 """The most parts of a summary that one request writes."""
@@ -247,16 +247,16 @@ class SummarisedConversation:
     async def _fits_writer(self, request: GenerationRequest) -> bool:
         """Whether the request fits the writer's context."""
 
-        async def check_size(use: RouteUse) -> bool:
-            engine = use.route.engine
+        async def check_size(route: OpenRoute[bool]) -> bool:
+            engine = route.engine
             size = (await engine.prepare(request, self._context)).size
             context_length = None if size.is_counted else (await engine.profile()).context_length
-            use.close()
             return context_length is None or size.prompt_tokens + self._summary_tokens <= context_length
 
         try:
             with self._name_writer():
-                return await try_routes(self._writer, check_size, self._context, self._stages.policy)
+                async with OpenRoute(self._writer, check_size, self._context, self._stages.policy) as fits:
+                    return fits
         except ContextLengthExceeded:
             return False
 

@@ -1,12 +1,13 @@
 """Speech in answers of OpenAI's format: where it ends, and what is counted of it."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from antiphon.domain.collect import Speech, collect
-from antiphon.domain.context import SystemClock
+from antiphon.domain.context import Context
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -20,11 +21,14 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, SpeechOptions, VendorOptions
+from antiphon.engines.registry import Model, ModelRoute
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.pipeline.meter import GenerationTally
+from antiphon.pipeline.account import RequestAccount
 from antiphon.pipeline.recorded_answer import RecordedAnswer
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import ScriptedEngine
 from tests.support.vendors.vendor_exchange import iterate_async
 
 SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))
@@ -102,15 +106,17 @@ async def test_parts_of_speech_are_joined_as_one_text():
     assert choice.speech == Speech("a", "AAAA", "Hi", None)
 
 
-def test_speech_without_usage_is_estimated_by_its_length():
+async def test_speech_without_usage_is_estimated_by_its_length():
     second = SpeechDelta(0, "a", "A" * 64_000, "Hello.")
-    tally, clock = GenerationTally(0.0), SystemClock()
-    for event in (STARTED, second):
-        tally.add(event, clock)
-    cut = tally.build_outcome("cancelled", 1.0).usage
+    metrics, model = Metrics(), Model("m", (ModelRoute(ScriptedEngine()),), 1)
+    with suppress(GeneratorExit):
+        async with RequestAccount(model, "m", Context("req-1"), metrics, None) as account:
+            account.count(STARTED)
+            account.count(second)
+            raise GeneratorExit
     whole = feed(part(audio={"id": "a", "data": "A" * 64_000, "transcript": "Hello."}), part("stop"))[-1]
     assert isinstance(whole, Usage) and whole.source is UsageSource.ESTIMATED
-    assert cut.completion_tokens == whole.completion_tokens == 22
+    assert metrics.completion_tokens["m"] == whole.completion_tokens == 22
 
 
 def test_a_record_keeps_what_was_said_and_no_recording():
