@@ -46,9 +46,14 @@ class Simulation:
     """A scheduler and the cache that it believes in."""
 
     def __init__(
-        self, policy: SchedulingPolicy, draw: Callable[[TokenSequence], int] = lambda _: 0, tick: float = 0.0
+        self,
+        policy: SchedulingPolicy,
+        draw: Callable[[TokenSequence], int] = lambda _: 0,
+        tick: float = 0.0,
+        repeats: bool = True,
     ) -> None:
-        """`tick`: seconds that a step takes."""
+        """`tick`: seconds that a step takes. `repeats`: whether calls are repeated instead of planned again,
+        as the decode loop does."""
         self.scheduler = Scheduler(policy)
         self.cache: dict[int, list[Entry]] = {}
         self.computed = 0
@@ -59,6 +64,9 @@ class Simulation:
         """Who got a token in the last step."""
         self.now = 0.0
         self._tick = tick
+        self._repeats = repeats
+        self.repeated = 0
+        """Steps that repeated the last call."""
         self._draw = draw
 
     def add(self, *sequences: TokenSequence) -> None:
@@ -66,10 +74,17 @@ class Simulation:
             assert self.scheduler.add(one, self.now) is None
 
     def step(self, budget: int = BUDGET) -> StepPlan:
-        plan = self.scheduler.plan(budget, self.now)
+        plan = self.plan(budget)
         self.carry_out(plan)
         self.now += self._tick
         return plan
+
+    def plan(self, budget: int = BUDGET) -> StepPlan:
+        call = self.scheduler.repeat(self.now) if self._repeats else None
+        if call is None:
+            return self.scheduler.plan(budget, self.now)
+        self.repeated += 1
+        return StepPlan(calls=[call])
 
     def run(self, steps: int = 10_000) -> None:
         """Until nobody is left."""

@@ -48,6 +48,16 @@ class DecodeCall(Struct):
     """The token of each single row."""
     spans: list[PromptSpan] = field(default_factory=list)
     adapter: str | None = None
+    abortable: frozenset[TokenSequence] | None = None
+    """The result of `list_abortable`, which stays while the call is repeated."""
+
+    def advance(self) -> None:
+        """Makes this call, which has no spans, the one for the next token of each of its sequences."""
+        self.positions = [
+            position if row is None else row.computed
+            for row, position in zip(self.rows, self.positions, strict=True)
+        ]
+        self.tokens = [0 if row is None else row.tokens[-1] for row in self.rows]
 
     def list_sequences(self) -> frozenset[TokenSequence]:
         """The sequences that have a row in this call."""
@@ -62,9 +72,12 @@ class DecodeCall(Struct):
     def list_abortable(self) -> frozenset[TokenSequence]:
         """Sequences whose cancellation should abort the call: those whose prompt the call computes, or the
         sequence that is alone in the call."""
-        if len(self.rows) + len(self.spans) == 1:
-            return self.list_sequences()
-        return frozenset(span.sequence for span in self.spans)
+        if self.abortable is None:
+            is_alone = len(self.rows) + len(self.spans) == 1
+            self.abortable = (
+                self.list_sequences() if is_alone else frozenset(span.sequence for span in self.spans)
+            )
+        return self.abortable
 
 
 class StepPlan(Struct):

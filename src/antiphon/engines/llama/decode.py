@@ -202,8 +202,9 @@ class DecodeLoop:
             apply_changes(self._context, self._scheduler.take_changes())
             self._deliver_events()
             self.inbox.wait()()
-        for command in self.inbox.take_all():
-            command()
+        if not self.inbox.is_empty:
+            for command in self.inbox.take_all():
+                command()
 
     def _add_stream(self, stream: SequenceStream) -> None:
         """Queues a sequence. If the sequence is refused, reports the error to its stream."""
@@ -234,7 +235,13 @@ class DecodeLoop:
             self._release_sequence(sequence, StreamEnd(error_type("the engine has stopped")))
 
     def _run_step(self) -> None:
-        """Plans one step and carries out its calls."""
+        """Repeats the last call while nothing has changed. Otherwise plans one step and carries out its
+        calls."""
+        repeated_call = self._scheduler.repeat(self._clock())
+        if repeated_call is not None:
+            self._deliver_events()
+            self._run_call(repeated_call)
+            return
         self._apply_constraints()
         started_at = self._clock()
         plan = self._scheduler.plan(self._compute_budget(), started_at)
@@ -347,13 +354,16 @@ class DecodeLoop:
     def _decode(self, rows: int, call: DecodeCall) -> int:
         """Computes the batch. Returns the library's status. A cancellation may abort the decode, unless its
         adapter has not given finite numbers yet, or sequences of the last aborted decode are left."""
-        has_aborted_before = any(
+        has_aborted_before = bool(self._aborted_sequences) and any(
             sequence.phase is not SequencePhase.OVER for sequence in self._aborted_sequences
         )
         is_tested = call.adapter is None or self.adapter_refs.is_tested(call.adapter)
         abortable = call.list_abortable() if is_tested and not has_aborted_before else frozenset()
-        with self.inbox.allow_abort(abortable):
+        self.inbox.allow_abort(abortable)
+        try:
             status = self._context.decode(rows)
+        finally:
+            self.inbox.forbid_abort()
         self._counters.steps += 1
         return status
 
@@ -396,7 +406,7 @@ class DecodeLoop:
         if call.adapter is not None and not self._check_adapter_output(call.adapter, logits):
             return
         row_start = len(owners)
-        self._counters.count_drawn(call.adapter, sum(owner is not None for owner in owners))
+        self._counters.count_drawn(call.adapter, len(owners) - owners.count(None))
         self._draw_tokens(owners, logits[:row_start], now)
         for span in scored_spans:
             self._send_prompt_scores(span, logits[row_start : row_start + span.stop - span.start])
@@ -422,33 +432,38 @@ class DecodeLoop:
     def _draw_tokens(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
         """Draws a token for each row, and appends the token to the row's sequence. `owners`: the sequence of
         each row; None for a row that needs no token."""
-        previous_times: Counter[float] = Counter()
-        owners, errors = self._guided.set_masks(owners, logits)
-        for guided, error in errors.items():
-            self._release_sequence(guided, StreamEnd(error), keep_prefix=False)
+        previous_times: dict[float, int] = {}
+        """How many of the sequences drew their last token at each time."""
+        if any(owner is not None and owner.guide is not None for owner in owners):
+            owners, errors = self._guided.set_masks(owners, logits)
+            for guided, error in errors.items():
+                self._release_sequence(guided, StreamEnd(error), keep_prefix=False)
         states = [None if owner is None else owner.sampling_state for owner in owners]
         results = self._sampler.draw(logits, states) if owners else []
+        is_engine_defect = False
         for sequence, result in zip(owners, results, strict=True):
             if sequence is None or result is None:
                 continue
             if isinstance(result, AntiphonError):
+                is_engine_defect |= isinstance(result, EngineError)
                 self._release_sequence(sequence, StreamEnd(result), keep_prefix=False)
                 continue
             stream = self._streams[sequence]
-            previous_times[stream.last_token_at] += 1
-            if not stream.last_token_at:
+            if stream.last_token_at:
+                previous_times[stream.last_token_at] = previous_times.get(stream.last_token_at, 0) + 1
+            else:
                 self._counters.first_token.add(now - stream.start_time)
             stream.last_token_at = now
             cause = sequence.accept(result.token, self._end_ids)
             scores = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
-            self._queue_event(sequence, Steps((result.token,), *scores))
+            self._outbox.append((stream, Steps((result.token,), *scores)))
             if cause is not None:
                 self._finish_sequence(sequence, cause)
             elif sequence.guide is not None:
                 sequence.guide.advance(result.token)
-        for drawn_at in filter(None, previous_times):
-            self._counters.inter_token.add_several(now - drawn_at, previous_times[drawn_at])
-        if any(isinstance(result, EngineError) for result in results):
+        for drawn_at, count in previous_times.items():
+            self._counters.inter_token.add_several(now - drawn_at, count)
+        if is_engine_defect:
             self._clear_cache()
 
     def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:

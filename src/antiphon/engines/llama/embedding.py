@@ -305,10 +305,11 @@ class EmbeddingLoop:
         # A batch of several requests is short, so closing one of them does not abort the others' texts.
         abortable: frozenset[object] = streams if len(streams) == 1 else frozenset()
         self._running_count = len(batch)
+        self._inbox.allow_abort(abortable)
         try:
-            with self._inbox.allow_abort(abortable):
-                return self._context.compute(texts)
+            return self._context.compute(texts)
         finally:
+            self._inbox.forbid_abort()
             self._running_count = 0
             self._step_count += 1
             self._admitted_count += len(batch)

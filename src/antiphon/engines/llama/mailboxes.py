@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
@@ -92,15 +91,16 @@ class CommandInbox:
         except Empty:
             return
 
-    @contextmanager
-    def allow_abort(self, abortable: frozenset[object]) -> Iterator[None]:
-        """While the `with` block runs, the end of any of these sequences or requests aborts the decode."""
+    def allow_abort(self, abortable: frozenset[object]) -> None:
+        """From now on, the end of any of these sequences or requests aborts the decode. The caller calls
+        `forbid_abort` after the decode."""
         with self._lock:
             self._context.resume()
             self._abortable = abortable
-        try:
-            yield
-        finally:
+
+    def forbid_abort(self) -> None:
+        """From now on, nothing aborts the decode."""
+        if self._abortable:
             with self._lock:
                 self._abortable = frozenset()
 
