@@ -539,6 +539,25 @@ class TokenEngine(Protocol):
         """Ends every sequence and frees the model."""
 
 
+class EventSink(Protocol):
+    """Takes the events of one sequence. One thread at a time calls it, but not always the same one."""
+
+    def put(self, event: TokenEvent) -> None:
+        """Takes an event, which `flush` sends."""
+
+    def flush(self) -> None:
+        """Sends the events that this sink and others of the same connection have taken."""
+
+
+@runtime_checkable
+class PushingEngine(Protocol):
+    """A token engine that passes events to a sink from its own thread, so that no event loop has to wake."""
+
+    async def push(self, request: TokenRequest, sink: EventSink) -> None:
+        """Runs one sequence as `generate` does, and passes its events to the sink. Returns when the sequence
+        has ended and all its events were passed. A cancellation ends the sequence."""
+
+
 @runtime_checkable
 class RemoteEngine(Protocol):
     """A token engine that computes on other machines, all of which can be away for a while."""

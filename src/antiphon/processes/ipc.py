@@ -9,11 +9,13 @@ without a schema. All messages of one turn of the event loop are in one frame.
 """
 
 import asyncio
+import os
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -149,11 +151,21 @@ class FrameTransport(Protocol):
     def is_closing(self) -> bool: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
+    def get_extra_info(self, name: str) -> "SocketInfo": ...
+
+
+class SocketInfo(Protocol):
+    """The socket of a transport, as event loops show it."""
+
+    def fileno(self) -> int: ...
 
 
 class Channel(asyncio.Protocol, Generic[Sent]):
     """Sends and receives frames over one transport. `on_message` is called with each message after the
-    greeting. `on_lost` is called once, at the end of the connection, with the reason."""
+    greeting. `on_lost` is called once, at the end of the connection, with the reason.
+
+    Only the event loop may use a channel, except `encode` and `write_now`, which one other thread may use."""
 
     def __init__(
         self, reader: FrameReader[Sent], on_message: Callable[[Sent], None], on_lost: Callable[[str], None]
@@ -164,6 +176,11 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         self._on_message = on_message
         self._on_lost = on_lost
         self._transport: FrameTransport | None = None
+        self._lock = Lock()
+        """Guards the transport, the order of the frames and the waiting messages. The event loop closes the
+        socket only after `connection_lost`."""
+        self._rest = b""
+        """The end of a frame whose beginning `write_now` has written."""
         self._waiting: deque[tuple[bytes, str]] = deque()
         """Waiting messages, each with the owner whose unsent bytes include it."""
         self._is_flushing = False
@@ -198,13 +215,43 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         means nobody's."""
         if self._transport is None or self._transport.is_closing():
             return
-        self._waiting.append((encoded, owner))
-        self.unsent += len(encoded)
+        with self._lock:
+            self._waiting.append((encoded, owner))
+            self.unsent += len(encoded)
         if owner:
             self._unsent_by_owner[owner] += len(encoded)
         if not self._is_flushing and not self._is_paused:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
+
+    def write_now(self, encoded: Sequence[bytes]) -> int:
+        """Writes encoded messages as one frame at once, without the event loop. What the peer does not take
+        at once, or what has to wait for earlier messages, is left to the event loop. Returns the unsent
+        bytes."""
+        with self._lock:
+            transport = self._transport
+            if transport is None or transport.is_closing():
+                return 0
+            has_earlier = self._waiting or self._rest or transport.get_write_buffer_size()
+            if has_earlier or self._is_paused or sum(map(len, encoded)) > FULL_FRAME_BYTES:
+                self._waiting += [(message, "") for message in encoded]
+                self.unsent += sum(map(len, encoded))
+            else:
+                frame = self._writer.encode_frame(encoded)
+                try:
+                    written = os.write(transport.get_extra_info("socket").fileno(), frame)
+                except BlockingIOError:
+                    written = 0
+                except OSError:
+                    return 0  # the transport notices the lost connection too
+                if written == len(frame):
+                    return 0
+                self._rest = frame[written:]
+                self.unsent += len(self._rest)
+            unsent = self.unsent
+        with suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self._flush)
+        return unsent
 
     def cut(self, reason: str) -> None:
         """Ends the connection immediately and drops unsent messages."""
@@ -222,13 +269,19 @@ class Channel(asyncio.Protocol, Generic[Sent]):
     def _flush(self) -> None:
         """Writes the waiting messages until the transport pauses."""
         self._is_flushing = False
-        while (
-            self._waiting
-            and not self._is_paused
-            and self._transport is not None
-            and not self._transport.is_closing()
-        ):
-            self._transport.write(self._writer.encode_frame(self._take_frame()))
+        with self._lock:
+            while (
+                (self._rest or self._waiting)
+                and not self._is_paused
+                and self._transport is not None
+                and not self._transport.is_closing()
+            ):
+                if self._rest:
+                    frame, self._rest = self._rest, b""
+                    self.unsent -= len(frame)
+                else:
+                    frame = self._writer.encode_frame(self._take_frame())
+                self._transport.write(frame)
 
     def _take_frame(self) -> list[bytes]:
         """Returns the waiting messages of the next frame, at least one."""
@@ -274,8 +327,10 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._waiting.clear()
+        with self._lock:
+            self._transport = None
+            self._waiting.clear()
+            self._rest = b""
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self._reason))
         if not self.greeted.cancelled():

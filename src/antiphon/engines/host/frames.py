@@ -200,10 +200,10 @@ ToClient = Hello | AbsenceNotice | Reply
 def build_event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
     """The message for one event of a sequence, or for some vectors."""
     match event:
-        case Vectors():
-            return VectorsReply(call, event)
         case Steps():
             return StepsReply(call, event)
+        case Vectors():
+            return VectorsReply(call, event)
         case SequenceStarted():
             return StartedReply(call, event)
         case PromptScores():

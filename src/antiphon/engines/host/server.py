@@ -17,10 +17,18 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import Struct, field
-from antiphon.engines.base import AdapterEngine, ConstraintEngine, EmbeddingEngine, TokenEngine
+from antiphon.engines.base import (
+    AdapterEngine,
+    ConstraintEngine,
+    EmbeddingEngine,
+    PushingEngine,
+    TokenEngine,
+    TokenEvent,
+)
 from antiphon.engines.host.control import ChildState, HostOrder, StatusPipe
 from antiphon.engines.host.frames import (
     TO_HOST,
@@ -64,8 +72,63 @@ MAX_UNSENT = 16 * 1024 * 1024
 """The most unsent bytes for one HTTP process. A decode step of 16 sequences is under 1 kB, so a process that
 exceeds this has been stopped for long."""
 
+STOPPED_READING = "the HTTP process has stopped reading"
+
 DRAIN_PAUSE = 0.02
 """Seconds between checks whether all calls have ended."""
+
+
+class StepWriter:
+    """Sends the events of one session's calls as one frame for each flush. The thread that makes the events
+    uses it, or the event loop, but never both at once."""
+
+    def __init__(self, channel: Channel[ToHost], max_unsent: int) -> None:
+        self._channel = channel
+        self._max_unsent = max_unsent
+        self._loop = asyncio.get_running_loop()
+        self._messages: list[bytes] = []
+
+    def add(self, reply: Reply) -> None:
+        """Adds a reply to the next frame. Raises FrameError if it is too large."""
+        self._messages.append(self._channel.encode(reply))
+
+    def flush(self) -> None:
+        """Sends the frame. If too many unsent bytes wait for this HTTP process, ends the connection."""
+        if not self._messages:
+            return
+        messages, self._messages = self._messages, []
+        if self._channel.write_now(messages) > self._max_unsent:
+            self.call_on_loop(partial(self._channel.cut, STOPPED_READING))
+
+    def call_on_loop(self, function: Callable[[], object]) -> None:
+        """Calls a function on the event loop, from any thread."""
+        with suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(function)
+
+
+class CallSink:
+    """Takes the events of one call. A reply that is too large ends the call."""
+
+    __slots__ = ("_call", "_cancel", "_writer", "problem")
+
+    def __init__(self, call: int, writer: StepWriter, cancel: Callable[[], object]) -> None:
+        """`cancel` ends the call on the event loop."""
+        self._call = call
+        self._writer = writer
+        self._cancel = cancel
+        self.problem: FrameError | None = None
+        """Why the call has ended."""
+
+    def put(self, event: TokenEvent) -> None:
+        if self.problem is None:
+            try:
+                self._writer.add(build_event_reply(self._call, event))
+            except FrameError as problem:
+                self.problem = problem
+                self._writer.call_on_loop(self._cancel)
+
+    def flush(self) -> None:
+        self._writer.flush()
 
 
 class HostSession:
@@ -75,6 +138,7 @@ class HostSession:
         self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
+        self._writer = StepWriter(self.channel, host.max_unsent)
         self.channel.greeted.add_done_callback(self._begin_session)
 
     def is_busy(self) -> bool:
@@ -142,7 +206,7 @@ class HostSession:
     def _send(self, reply: Reply) -> None:
         """Sends a reply. If too many unsent bytes wait for this HTTP process, ends the connection instead."""
         if self.channel.unsent > self._host.max_unsent:
-            self.channel.cut("the HTTP process has stopped reading")
+            self.channel.cut(STOPPED_READING)
         else:
             self.channel.put(reply)
 
@@ -150,6 +214,16 @@ class HostSession:
         self._send(ErrorReply(call, ErrorReport.from_error(EngineError(message, cause=cause))))
 
     async def _generate(self, frame: GenerateCall) -> None:
+        if isinstance(self._host.engine, PushingEngine):
+            sink = CallSink(frame.call, self._writer, self._calls[frame.call].cancel)
+            try:
+                await self._host.engine.push(frame.request, sink)
+            except asyncio.CancelledError:
+                if sink.problem is None:
+                    raise
+            if sink.problem is not None:
+                raise sink.problem
+            return
         async with aclosing(self._host.engine.generate(frame.request)) as events:
             async for event in events:
                 self._send(build_event_reply(frame.call, event))

@@ -38,7 +38,7 @@ from antiphon.engines.llama.batch import (
 )
 from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.libllama.context import DecodeStatus
-from antiphon.engines.llama.mailboxes import CommandInbox, SequenceStream, StreamEnd
+from antiphon.engines.llama.mailboxes import CommandInbox, Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
 from antiphon.engines.sampling import score_prompt
@@ -103,8 +103,6 @@ class LoadCounters(Struct):
             for adapter in adapter_names
         ]
 
-
-Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
 
 MIN_MEASURED_ROWS = 16
 """The fewest rows of a call whose time is used to measure the speed of prefill."""

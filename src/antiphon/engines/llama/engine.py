@@ -22,6 +22,7 @@ from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     EngineInfo,
+    EventSink,
     LoadSpec,
     Segment,
     SequenceStarted,
@@ -35,7 +36,7 @@ from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream, Loa
 from antiphon.engines.llama.libllama.model import NativeTokenizer, read_vocabulary
 from antiphon.engines.llama.libllama.placement import measure_devices
 from antiphon.engines.llama.loading import LoadedGenerator
-from antiphon.engines.llama.mailboxes import EventMailbox, SequenceStream, StreamEnd, deliver
+from antiphon.engines.llama.mailboxes import EventMailbox, EventPost, SequenceStream, StreamEnd, deliver
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import Sampler, SamplingState
@@ -179,15 +180,16 @@ class LlamaTokenEngine:
             ready.set_exception(error)
             return
 
-        def post(deliveries: Sequence[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
+        def post_vectors(deliveries: Sequence[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
             with suppress(RuntimeError):  # the loop has closed, so nobody reads events any more
                 loop.call_soon_threadsafe(deliver, deliveries)
 
         worker: WorkLoop
         if isinstance(loaded, LoadedEmbedder):
-            worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock, loaded.finish)
+            worker = EmbeddingLoop(loaded.context, loaded.policy, post_vectors, self._clock, loaded.finish)
         else:
             sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
+            post = EventPost(loop).post
             worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.end_ids, post, self._clock)
         ready.set_result((loaded, worker))
         worker.run()
@@ -203,21 +205,38 @@ class LlamaTokenEngine:
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence. Closing the generator ends the sequence, and returns when all resources of the
         sequence are free."""
+        stream = await self._submit(request, None)
+        try:
+            while (event := await stream.take()) is not None:
+                yield event
+        finally:
+            await self._close(stream)
+
+    async def push(self, request: TokenRequest, sink: EventSink) -> None:
+        """Runs one sequence, and passes its events to the sink on the decode thread or the event loop.
+        Returns when all resources of the sequence are free. A cancellation ends the sequence."""
+        stream = await self._submit(request, sink)
+        try:
+            await stream.take()
+        finally:
+            await self._close(stream)
+
+    async def _submit(self, request: TokenRequest, sink: EventSink | None) -> SequenceStream:
+        """Checks a request, and gives its sequence to the decode thread."""
         sequence = self._build_sequence(request)
         if request.adapter is not None:
             await self._adapters.prepare(request.adapter)
         if request.constraint is not None:
             sequence.guide = await self._get_constraints().create_guide(request.constraint)
-        stream = SequenceStream(sequence, self._clock())
-        decoder = self._get_decode_loop()
-        decoder.submit(stream)
-        try:
-            while (event := await stream.take()) is not None:
-                yield event
-        finally:
-            if stream.end_event is None:
-                decoder.close(stream)
-                await stream.wait_for_end()
+        stream = SequenceStream(sequence, self._clock(), sink)
+        self._get_decode_loop().submit(stream)
+        return stream
+
+    async def _close(self, stream: SequenceStream) -> None:
+        """Ends the sequence of a stream unless it has ended, and waits until its resources are free."""
+        if stream.end_event is None:
+            self._get_decode_loop().close(stream)
+            await stream.wait_for_end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Makes vectors. Closing the generator ends the request, and returns when all resources of the

@@ -1,19 +1,20 @@
 """Messages between the event loop and the decode thread: commands in, events out.
 
 A command may abort the running decode. Events are put into mailboxes on the event loop, and each mailbox has
-one reader.
+one reader. The events of a sequence with a sink go to the sink instead, and only the end to the mailbox.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.domain.values import Struct
-from antiphon.engines.base import TokenEvent
+from antiphon.engines.base import EventSink, TokenEvent
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineUnavailable
 
@@ -178,11 +179,13 @@ class EventMailbox(Generic[E]):
 class SequenceStream(EventMailbox[TokenEvent]):
     """The events of one sequence."""
 
-    __slots__ = ("last_token_at", "sequence")
+    __slots__ = ("last_token_at", "sequence", "sink")
 
-    def __init__(self, sequence: TokenSequence, start_time: float) -> None:
+    def __init__(self, sequence: TokenSequence, start_time: float, sink: EventSink | None = None) -> None:
         super().__init__(start_time)
         self.sequence = sequence
+        self.sink = sink
+        """Takes all events but the end; None to put all of them into this mailbox."""
         self.last_token_at = 0.0
         """The time at which the sequence's last token was drawn. Only the decode thread uses it."""
 
@@ -191,3 +194,55 @@ def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None
     """Puts events into their mailboxes."""
     for mailbox, event in deliveries:
         mailbox.put(event)
+
+
+Delivery = tuple[SequenceStream, TokenEvent | StreamEnd]
+
+FEW_EVENTS = 4
+"""Up to this many events are sent by the decode thread. To encode and write more of them takes longer than to
+wake the event loop, which does it while the next decode runs."""
+
+
+class EventPost:
+    """Delivers the events of sequences in their order: on the decode thread if they are few, otherwise on the
+    event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._posted = 0
+        """Deliveries that were left to the event loop. Only the decode thread counts them."""
+        self._delivered = 0
+        """How many of these have been made. Only the event loop counts them."""
+
+    def post(self, deliveries: list[Delivery]) -> None:
+        """Delivers events. The decode thread calls it."""
+        if (
+            len(deliveries) <= FEW_EVENTS
+            and self._posted == self._delivered  # otherwise these events would overtake others
+            and all(
+                stream.sink is not None and not isinstance(event, StreamEnd) for stream, event in deliveries
+            )
+        ):
+            pass_on(deliveries)
+            return
+        self._posted += 1
+        with suppress(RuntimeError):  # the loop has closed, so nobody reads events any more
+            self._loop.call_soon_threadsafe(self._deliver, deliveries)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """Delivers events on the event loop."""
+        pass_on(deliveries)
+        self._delivered += 1
+
+
+def pass_on(deliveries: list[Delivery]) -> None:
+    """Passes events to the sinks or mailboxes of their streams. A sequence's end wakes its reader only after
+    the sinks have sent the events before it."""
+    for stream, event in deliveries:
+        if stream.sink is not None and not isinstance(event, StreamEnd):
+            stream.sink.put(event)
+    for stream, event in deliveries:
+        if stream.sink is None or isinstance(event, StreamEnd):
+            stream.put(event)
+        else:
+            stream.sink.flush()
