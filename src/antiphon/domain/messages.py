@@ -175,8 +175,7 @@ class Role(StrEnum):
     """The result of a call."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Message:
+class Message(Value, frozen=True):
     """One message. `text` joins its text parts, and never contains control tokens."""
 
     role: Role
@@ -188,7 +187,7 @@ class Message:
     """The call that a tool's text answers."""
     reasoning: str | None = None
     """The assistant's reasoning before its text, for templates that read it."""
-    reasoning_field: str = dataclasses.field(default="reasoning_content", compare=False)
+    reasoning_field: str = "reasoning_content"
     """The name of the reasoning field in the caller's message."""
     content: tuple[Content, ...] = ()
     """The parts in their order, if one of them is not text or has a mark; otherwise empty."""

@@ -6,6 +6,7 @@ modules.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
@@ -22,7 +23,6 @@ from antiphon.dialects.common.request_types import (
     CompletionRequest,
     MemoryParameters,
     MemoryShape,
-    StreamOptions,
 )
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import read_tools
@@ -49,6 +49,8 @@ from antiphon.domain.request import (
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter
 
+MIROSTAT = Mirostat()
+
 
 def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
     """Reads the sampling options of a request. Raises InvalidValue."""
@@ -56,6 +58,12 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
         raise InvalidValue(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
             param="min_tokens",
+        )
+    mirostat = None
+    if wire.mirostat_target is not None or wire.mirostat_lr is not None:  # a missing one has its default
+        mirostat = Mirostat(
+            MIROSTAT.target if wire.mirostat_target is None else wire.mirostat_target,
+            MIROSTAT.rate if wire.mirostat_lr is None else wire.mirostat_lr,
         )
     return SamplingOptions(
         temperature=wire.temperature,
@@ -68,24 +76,12 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
         presence_penalty=wire.presence_penalty,
         frequency_penalty=wire.frequency_penalty,
         logit_bias=None if wire.logit_bias is None else _read_biases(wire.logit_bias),
-        mirostat=_read_mirostat(wire),
+        mirostat=mirostat,
         min_tokens=wire.min_tokens,
         ignore_eos=wire.ignore_eos,
         allowed_token_ids=None
         if wire.allowed_token_ids is None
         else tuple(dict.fromkeys(wire.allowed_token_ids)),
-    )
-
-
-def _read_mirostat(wire: CommonRequest) -> Mirostat | None:
-    """Reads the options of Mirostat; None if it is off. Mirostat is on if either field is sent, and the other
-    field then has its default."""
-    if wire.mirostat_target is None and wire.mirostat_lr is None:
-        return None
-    defaults = Mirostat()
-    return Mirostat(
-        defaults.target if wire.mirostat_target is None else wire.mirostat_target,
-        defaults.rate if wire.mirostat_lr is None else wire.mirostat_lr,
     )
 
 
@@ -235,25 +231,23 @@ def build_chat_call(
 ) -> GenerationCall:
     """Builds the call of a chat of any dialect. `ignored`: names of fields without effect. `strict` and
     `dialect_constraints`: see `read_constraint`. Raises a RequestError."""
-    limits = (wire.max_tokens, wire.max_completion_tokens)
-    if None not in limits and limits[0] != limits[1]:
+    max_tokens, newer_limit = wire.max_tokens, wire.max_completion_tokens
+    if max_tokens is None:
+        max_tokens = newer_limit
+    elif newer_limit is not None and newer_limit != max_tokens:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
         )
     if wire.top_logprobs and not wire.logprobs:
         raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
-    max_tokens = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
     relaxed_constraint = read_constraint(wire, strict, dialect_constraints)
     output = Output(
         max_tokens=max_tokens,
         choices=wire.n or 1,
-        stop=_read_stops(wire),
-        stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=relaxed_constraint.constraint,
-        best_of=_read_best_of(wire),
         echo=bool(wire.echo),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
-        **_read_token_options(wire),
+        **_read_output_options(wire),
     )
     if wire.top_logprobs and wire.logprob_token_ids:
         ignored += ("top_logprobs",)
@@ -261,8 +255,14 @@ def build_chat_call(
     prompt = build_conversation(
         wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
     )
-    reported_names = (ignored, relaxed_constraint.relaxed + tool_keywords)
-    call = _build_call(wire, (prompt,), output, reported_names, read_chat_vendor_options(wire))
+    call = _build_call(
+        wire,
+        (prompt,),
+        output,
+        ignored,
+        relaxed_constraint.relaxed + tool_keywords,
+        read_chat_vendor_options(wire),
+    )
     if wire.memory_strategy is not None:
         call = replace(call, request=replace(call.request, memory=read_memory(wire.memory_strategy)))
     if wire.rag_params is not None:
@@ -289,41 +289,22 @@ def build_text_call(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
         is_default_max_tokens=wire.max_tokens is None,
         choices=wire.n or 1,
-        stop=_read_stops(wire),
-        stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=relaxed_constraint.constraint,
-        best_of=_read_best_of(wire),
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
         suffix=wire.suffix or "",
-        **_read_token_options(wire),
+        **_read_output_options(wire),
     )
     prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
-    return _build_call(wire, prompts, output, (ignored, relaxed_constraint.relaxed))
+    return _build_call(wire, prompts, output, ignored, relaxed_constraint.relaxed)
 
 
-def _read_best_of(wire: CommonRequest) -> int | None:
-    """Returns the number of candidates; None if no ranking is needed. Raises InvalidValue for fewer
-    candidates than choices, and for candidates in a stream."""
-    if not wire.best_of:
-        return None
-    if wire.best_of < (wire.n or 1):
-        raise InvalidValue(
-            f"best_of must be at least n, which is {wire.n}; got {wire.best_of}", param="best_of"
-        )
-    if wire.stream and wire.best_of > 1:
-        raise InvalidValue(
-            "best_of cannot be streamed, because the best candidates are known only when all are complete; "
-            "leave out best_of or stream",
-            param="best_of",
-        )
-    # A single candidate needs no ranking and can be streamed.
-    return None if wire.best_of == 1 else wire.best_of
+class OutputOptions(TypedDict, total=False):
+    """Options of chats and text completions about the ends of choices, and about their tokens."""
 
-
-class TokenOptions(TypedDict):
-    """Options of chats and text completions about the tokens of choices and prompts."""
-
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    best_of: int | None
     include_stop: bool
     show_special: bool
     token_ids: bool
@@ -336,8 +317,40 @@ class TokenOptions(TypedDict):
     bad_words: tuple[str, ...]
 
 
-def _read_token_options(wire: CommonRequest) -> TokenOptions:
-    """Reads the options about tokens. Raises InvalidValue."""
+_get_output_options = attrgetter(
+    "stop",
+    "stop_token_ids",
+    "best_of",
+    "stream_options",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "logprob_token_ids",
+    "bad_words",
+)
+"""Returns the values of the fields that `_read_output_options` reads."""
+
+NO_OUTPUT_OPTIONS = (None,) * 13
+
+
+def _read_output_options(wire: CommonRequest) -> OutputOptions:
+    """Reads the options about the ends of choices and about tokens. Most requests have none. Raises
+    InvalidValue."""
+    if _get_output_options(wire) == NO_OUTPUT_OPTIONS:
+        return {}
+    best_of, stream_options = wire.best_of, wire.stream_options
+    if best_of and best_of < (wire.n or 1):
+        raise InvalidValue(f"best_of must be at least n, which is {wire.n}; got {best_of}", param="best_of")
+    if best_of and best_of > 1 and wire.stream:
+        raise InvalidValue(
+            "best_of cannot be streamed, because the best candidates are known only when all are complete; "
+            "leave out best_of or stream",
+            param="best_of",
+        )
     if wire.prompt_logprobs is not None and wire.stream:
         raise InvalidValue(
             "prompt_logprobs are available only in a buffered answer; leave out stream",
@@ -351,49 +364,46 @@ def _read_token_options(wire: CommonRequest) -> TokenOptions:
         raise InvalidValue(
             "truncation_side is taken only together with truncate_prompt_tokens", param="truncation_side"
         )
-    return TokenOptions(
-        include_stop=bool(wire.include_stop_str_in_output),
-        show_special=wire.skip_special_tokens is False,
-        token_ids=bool(wire.return_token_ids),
-        names_by_id=bool(wire.return_tokens_as_token_ids),
-        running_usage=_wants_running_usage(wire.stream_options),
-        prompt_logprobs=wire.prompt_logprobs,
-        truncate_prompt=wire.truncate_prompt_tokens,
-        truncation=Truncation.RIGHT if wire.truncation_side == "right" else Truncation.LEFT,
-        logprob_token_ids=_read_logprob_token_ids(wire),
-        bad_words=tuple(wire.bad_words or ()),
-    )
-
-
-def _read_logprob_token_ids(wire: CommonRequest) -> tuple[int, ...]:
-    """Returns the requested tokens for log-probabilities, without duplicates. Raises InvalidValue."""
-    if wire.logprob_token_ids is None:
-        return ()
-    if wire.max_tokens == 0:
+    running_usage = stream_options is not None and bool(stream_options.continuous_usage_stats)
+    if running_usage and stream_options is not None and not stream_options.include_usage:
+        raise InvalidValue(
+            "continuous_usage_stats is taken only together with include_usage: true",
+            param="stream_options.continuous_usage_stats",
+        )
+    if wire.logprob_token_ids is not None and wire.max_tokens == 0:
         raise InvalidValue(
             "logprob_token_ids needs generated tokens, and max_tokens 0 generates no token; leave out one "
             "of the two",
             param="logprob_token_ids",
         )
-    return tuple(dict.fromkeys(wire.logprob_token_ids))
-
-
-def _read_stops(wire: CommonRequest) -> tuple[str, ...]:
-    """Returns the stop strings."""
-    return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
+    return OutputOptions(
+        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        best_of=best_of if best_of and best_of > 1 else None,  # a single candidate needs no ranking
+        include_stop=bool(wire.include_stop_str_in_output),
+        show_special=wire.skip_special_tokens is False,
+        token_ids=bool(wire.return_token_ids),
+        names_by_id=bool(wire.return_tokens_as_token_ids),
+        running_usage=running_usage,
+        prompt_logprobs=wire.prompt_logprobs,
+        truncate_prompt=wire.truncate_prompt_tokens,
+        truncation=Truncation.RIGHT if wire.truncation_side == "right" else Truncation.LEFT,
+        logprob_token_ids=tuple(dict.fromkeys(wire.logprob_token_ids or ())),
+        bad_words=tuple(wire.bad_words or ()),
+    )
 
 
 def _build_call(
     wire: CommonRequest,
     prompts: tuple[Prompt, ...],
     output: Output,
-    reported_names: tuple[tuple[str, ...], tuple[str, ...]],
+    ignored: tuple[str, ...],
+    relaxed: tuple[str, ...],
     vendor_options: VendorOptions = NO_VENDOR_OPTIONS,
 ) -> GenerationCall:
-    """Builds the call. `reported_names`: for the response's headers, the ignored fields, and the schema
-    keywords that are not enforced. Raises InvalidValue for too many sequences, and for stream_options without
-    a stream."""
-    ignored, relaxed = reported_names
+    """Builds the call. `ignored` and `relaxed`: the ignored fields, and the schema keywords that are not
+    enforced, for the response's headers. Raises InvalidValue for too many sequences, and for stream_options
+    without a stream."""
     sequences_per_prompt = output.best_of or output.choices
     if len(prompts) * sequences_per_prompt > MAX_SEQUENCES:
         factor = "best_of" if output.best_of else "n"
@@ -409,6 +419,7 @@ def _build_call(
         vendor_options=vendor_options,
         cache_salt=wire.cache_salt or "",
         priority=wire.priority or 0,
+        is_buffered=not wire.stream,
     )
     if output.logprob_token_ids and output.logprobs is None:
         raise InvalidValue(
@@ -425,22 +436,9 @@ def _build_call(
         bool(wire.stream),
         wire.stream_options is not None and bool(wire.stream_options.include_usage),
         ignored,
-        relaxed=shorten_names(relaxed),
+        relaxed=shorten_names(relaxed) if relaxed else (),
         attribution=read_attribution(wire.user, wire.metadata),
     )
-
-
-def _wants_running_usage(options: StreamOptions | None) -> bool:
-    """Whether each chunk contains the usage. Raises InvalidValue if the request does not also ask for the
-    usage at the end."""
-    if options is None or not options.continuous_usage_stats:
-        return False
-    if not options.include_usage:
-        raise InvalidValue(
-            "continuous_usage_stats is taken only together with include_usage: true",
-            param="stream_options.continuous_usage_stats",
-        )
-    return True
 
 
 def _build_raw_prompts(prompt: str | list[Any], add_special: bool) -> tuple[RawPrompt, ...]:

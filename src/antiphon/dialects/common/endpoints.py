@@ -107,7 +107,7 @@ async def answer_generation(
         return EventStream(
             services.generate(call.request, context), codec.create_encoder(meta, call), headers
         )
-    async with services.generate(replace(call.request, is_buffered=True), context) as events:
+    async with services.generate(call.request, context) as events:
         generation = await collect(events)
     encode = partial(codec.encode_answer, meta, call, generation)
     body = await services.offload(encode) if _has_many_scores(generation) else encode()
@@ -191,21 +191,22 @@ def build_report_headers(
     """Returns the headers that name the route, ignored fields, schema keywords that are not enforced, and the
     messages that the memory strategy dropped."""
     progress = request.progress
-    ignored = (*call.ignored, *[INDEX.sub("[]", path) for path in progress.unread])
+    ignored, relaxed = call.ignored, progress.relaxed
+    if progress.unread:
+        ignored += tuple([INDEX.sub("[]", path) for path in progress.unread])
     if not services.keeps_records:
         ignored += call.attribution.fields + _list_scope_headers(request)
-    relaxed = progress.relaxed
     if isinstance(call, GenerationCall) and not progress.has_own_schemas:
         relaxed = call.relaxed
-    reported_fields = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", relaxed))
-    headers = [
-        (name, ", ".join(dict.fromkeys(fields)).encode()) for name, fields in reported_fields if fields
-    ]
+    headers = [(b"x-antiphon-route", progress.route)] if progress.route else []
+    if ignored:
+        headers.append((b"x-antiphon-ignored", ", ".join(dict.fromkeys(ignored)).encode()))
+    if relaxed:
+        headers.append((b"x-antiphon-relaxed", ", ".join(dict.fromkeys(relaxed)).encode()))
     if (memory := progress.memory) is not None:
         memory_report = f"kept={memory.kept}, dropped={memory.dropped}, summarised={memory.summarised}"
         headers.append((b"x-antiphon-memory", memory_report.encode()))
-    route = progress.route
-    return ((b"x-antiphon-route", route), *headers) if route else tuple(headers)
+    return tuple(headers)
 
 
 def _list_scope_headers(request: Request) -> tuple[str, ...]:

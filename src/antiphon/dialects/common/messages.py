@@ -7,6 +7,7 @@ The model's template later decides which of these parts it uses.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from antiphon.dialects.common.field_table import FieldReport
@@ -85,8 +86,8 @@ def build_conversation(
         tools=tools,
         continues=continues,
         template=wire.chat_template,
-        template_values=_read_template_values(wire.chat_template_kwargs),
-        documents=_read_documents(wire.documents),
+        template_values=_read_template_values(wire.chat_template_kwargs) if wire.chat_template_kwargs else {},
+        documents=_read_documents(wire.documents) if wire.documents else None,
         reasoning=reasoning,
         add_special=add_special,
     )
@@ -114,11 +115,9 @@ def _require_continuable_message(wire: RenderingFields, last_message: Message) -
         )
 
 
-def _read_template_values(template_values: Mapping[str, Any] | None) -> Mapping[str, object]:
+def _read_template_values(template_values: Mapping[str, Any]) -> Mapping[str, object]:
     """Returns the caller's values for the template. Raises InvalidValue for a wrong name or too large a
     value."""
-    if not template_values:
-        return {}
     for name in template_values:
         if not VARIABLE_NAME.fullmatch(name):
             raise InvalidValue(
@@ -129,11 +128,8 @@ def _read_template_values(template_values: Mapping[str, Any] | None) -> Mapping[
     return template_values
 
 
-def _read_documents(documents: list[dict[str, Any]] | None) -> tuple[Mapping[str, object], ...] | None:
-    """Returns the documents; None if there are none. Raises InvalidValue for a value that JSON does not
-    support."""
-    if not documents:
-        return None
+def _read_documents(documents: list[dict[str, Any]]) -> tuple[Mapping[str, object], ...]:
+    """Returns the documents. Raises InvalidValue for a value that JSON does not support."""
     require_shallow(documents, "documents")
     _dump_finite(documents, "documents")
     return tuple(documents)
@@ -182,6 +178,12 @@ class MessageReasoningFields(Protocol):
 
 def read_reasoning(wire: ReasoningFields) -> Reasoning:
     """Reads the reasoning options of a request."""
+    if (
+        wire.reasoning_effort is None
+        and wire.thinking_token_budget is None
+        and wire.include_reasoning is None
+    ):
+        return DEFAULT_REASONING
     return Reasoning(
         wire.reasoning_effort, wire.thinking_token_budget, shown=wire.include_reasoning is not False
     )
@@ -298,10 +300,42 @@ def has_ignored_parts(messages: Sequence[object]) -> bool:
     return False
 
 
+_get_special_fields = attrgetter(
+    "refusal",
+    "tool_calls",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+    "thinking_blocks",
+    "audio",
+)
+"""Returns the values of the fields that plain messages do not have."""
+
+NO_SPECIAL_FIELDS = (None,) * 7
+
+
+def is_plain(message: ChatMessage) -> bool:
+    """Whether the message is only a text and perhaps the speaker's name. A tool's result is not."""
+    return (
+        type(message.content) is str
+        and message.role != "tool"
+        and _get_special_fields(message) == NO_SPECIAL_FIELDS
+    )
+
+
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
     """Converts wire messages. Raises a RequestError."""
-    require_consistent_messages(messages)
-    return tuple(_build_message(message, f"messages[{index}]") for index, message in enumerate(messages))
+    plain = [is_plain(message) for message in messages]
+    if not all(plain):
+        require_consistent_messages(messages)
+    return tuple(
+        [
+            Message(ROLES[message.role], message.content, message.name)  # type: ignore[arg-type]
+            if plain[index]
+            else _build_message(message, f"messages[{index}]")
+            for index, message in enumerate(messages)
+        ]
+    )
 
 
 def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -43,8 +44,18 @@ def read_vendor_options(
     return VendorOptions(verbosity, service_tier, prompt_cache_key or None)
 
 
+_get_chat_options = attrgetter(
+    "service_tier", "prompt_cache_key", "verbosity", "prediction", "modalities", "audio"
+)
+"""Returns the values of the options of a chat that only vendors have."""
+
+NO_CHAT_OPTIONS = (None,) * 6
+
+
 def read_chat_vendor_options(wire: ChatCompletionRequest) -> VendorOptions:
     """Reads the options of a chat. Raises a RequestError."""
+    if _get_chat_options(wire) == NO_CHAT_OPTIONS:
+        return NO_VENDOR_OPTIONS
     vendor_options = read_vendor_options(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
     if wire.prediction is not None:
         vendor_options = replace(vendor_options, prediction=join_prediction(wire.prediction))

@@ -136,7 +136,9 @@ def _build_request(
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )
-    return GenerationRequest(wire.model, prompts, _read_sampling(wire, max_tokens), output)
+    return GenerationRequest(
+        wire.model, prompts, _read_sampling(wire, max_tokens), output, is_buffered=not wire.stream
+    )
 
 
 def _read_sampling(wire: ChatRequest, max_tokens: int) -> SamplingOptions:

@@ -426,7 +426,7 @@ def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> Gen
     )
     output = Output(max_tokens=parameters.max_tokens, stop=tuple(parameters.stop_sequences or ()))
     return GenerationCall(
-        GenerationRequest(wire.model, (prompt,), sampling, output),
+        GenerationRequest(wire.model, (prompt,), sampling, output, is_buffered=not wire.stream),
         bool(wire.stream),
         include_usage=True,
         ignored=report.names,
