@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.auth.base import REFUSAL, RequestedScope
+from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
 from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, extract_prefix, generate_key
 from antiphon.domain.identity import ActorKind, Right
@@ -13,7 +13,7 @@ from antiphon.store.base import Directory, StoredKey
 
 PEPPER = Pepper(b"p" * 32)
 NOW = 1_000
-NOBODY = RequestedScope()
+NOBODY = NO_SCOPE
 
 
 class World:
@@ -135,6 +135,22 @@ async def test_ended_and_unknown_keys_get_the_same_refusal(world, happens):
 async def test_a_key_ends_at_its_time_and_not_before(world):
     token = world.give(KeyKind.SERVICE, project="one", expires=NOW + 10)
     await world.ring.verify(token, NOBODY)
+    world.now = NOW + 10
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(token, NOBODY)
+
+
+async def test_a_key_that_was_used_follows_each_change(world):
+    token = world.give(KeyKind.ACCESS_TOKEN, user="ben")
+    first = await world.ring.verify(token, NOBODY)
+    assert await world.ring.verify(token, NOBODY) is first
+    assert (await world.ring.verify(token, RequestedScope("one", "ben"))).user == "ben"
+    world.change_keys(grant=Grant(("cantor*",), None), expires=NOW + 10)
+    narrower = await world.ring.verify(token, NOBODY)
+    assert (narrower.may_use("llama"), narrower.expires) == (False, NOW + 10)
+    world.learn(memberships=(Membership("two", "ben", ProjectRole.VIEWER, 0),))
+    viewer = await world.ring.verify(token, NOBODY)
+    assert (viewer.project, Right.GENERATE in viewer.rights) == ("two", False)
     world.now = NOW + 10
     with pytest.raises(AuthenticationFailed):
         await world.ring.verify(token, NOBODY)

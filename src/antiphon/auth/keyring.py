@@ -9,7 +9,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
+from antiphon.auth.base import NO_SCOPE, REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, PREFIX, Pepper
 from antiphon.domain.identity import (
     EVERY_RIGHT,
@@ -25,6 +25,8 @@ from antiphon.store.base import Directory, StoredKey
 
 UNKNOWN_KEY = StoredKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
 """The key that an unknown token is compared with, so that the check takes as long as for a known key."""
+MAX_REMEMBERED = 1 << 14
+"""The most combinations of key, project and user that are remembered as accepted."""
 NEVER = 1 << 40
 """The end of a key that does not expire, in Unix seconds, so that its check takes as long as for others."""
 
@@ -37,6 +39,11 @@ class Keyring:
         self._pepper = pepper
         self._clock = clock
         self._index = DirectoryIndex.from_directory(Directory())
+        self._actors: dict[bytes, Actor] = {}
+        """The actors of valid keys by digest, for requests that name no project and no user. A new directory
+        drops them."""
+        self._accepted: set[tuple[str, str, str | None]] = set()
+        """The id, project and user of actors that `accepts` accepts. A new directory drops them."""
         self._ended_ids: frozenset[str] = frozenset()
         """Ids of keys that were revoked or that a rotation has ended."""
 
@@ -46,6 +53,8 @@ class Keyring:
             stored_key.key.id for stored_key in directory.keys if self._is_ended(stored_key)
         )
         self._index = DirectoryIndex.from_directory(directory)
+        # Last, so that an actor of the earlier directory is only ever stored in a dropped dictionary.
+        self._actors, self._accepted = {}, set()
 
     def accepts(self, actor: Actor) -> bool:
         """Whether the running requests of a verified actor can continue.
@@ -53,24 +62,35 @@ class Keyring:
         They end if the key is revoked, if the user is disabled or removed from the project, or if the project
         is archived. When a key expires, its running requests can finish.
         """
-        if actor.id in self._ended_ids or not self._index.is_open(actor.project):
-            return False
-        if actor.user is None:
+        accepted, identity = self._accepted, (actor.id, actor.project, actor.user)
+        if identity in accepted:
             return True
-        is_member = actor.admin or (actor.project, actor.user) in self._index.roles
-        return is_member and self._index.is_active(actor.user)
+        index = self._index
+        is_accepted = actor.id not in self._ended_ids and index.is_open(actor.project)
+        if actor.user is not None:
+            is_member = actor.admin or (actor.project, actor.user) in index.roles
+            is_accepted = is_accepted and is_member and index.is_active(actor.user)
+        if is_accepted and len(accepted) < MAX_REMEMBERED:
+            accepted.add(identity)
+        return is_accepted
 
     async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         """Returns the actor of a valid key; None if the token does not start like a key. Raises
         AuthenticationFailed, PermissionDenied, and MissingParameter if the scope lacks a project."""
         if not token.startswith(PREFIX):
             return None
-        digest = self._pepper.digest(token)
+        digest, actors = self._pepper.digest(token), self._actors
+        actor = actors.get(digest) if scope is NO_SCOPE else None
+        if actor is not None and (actor.expires is None or actor.expires > self._clock()):
+            return actor
         stored_key = self._index.keys.get(digest, UNKNOWN_KEY)
         is_equal, is_valid = hmac.compare_digest(digest, stored_key.digest), self._is_valid(stored_key.key)
         if not is_equal or not is_valid or KEY.fullmatch(token) is None:
             raise AuthenticationFailed(REFUSAL)
-        return self._build_actor(stored_key.key, scope)
+        actor = self._build_actor(stored_key.key, scope)
+        if scope is NO_SCOPE:
+            actors[digest] = actor
+        return actor
 
     def build_user_actor(self, user: str, scope: RequestedScope, until: int) -> Actor:
         """Returns the actor of a user whose token another verifier has checked. `until`: the token's end in

@@ -3,7 +3,7 @@ request is handled."""
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -13,10 +13,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.domain.context import AttributeValue, Span, Tracer
+from antiphon.domain.ledger import NOTHING
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
+from antiphon.http.body_budget import BodyCounter
 from antiphon.http.client_address import TrustedProxies
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import (
@@ -84,12 +86,12 @@ class ResponseState:
         """Adds a header to the response. Call it before the response begins."""
         self._headers.append((name, value))
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """Sends an ASGI message. Adds the common headers to the message that starts the response."""
         if message["type"] == "http.response.start":
             self.status = str(message["status"])
-            message = {**message, "headers": [*message["headers"], *self._headers]}
-        await self._send(message)
+            message["headers"] = [*message["headers"], *self._headers]
+        return self._send(message)
 
 
 class Application:
@@ -113,22 +115,41 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        method, path, headers = scope["method"], scope["path"], group_headers(scope)
+        app_state, method, path = self._app_state, scope["method"], scope["path"]
         started_at = asyncio.get_running_loop().time()
-        request = _build_request(scope, self._choose_request_id(headers), headers)
-        request.client = self._proxies.find_client(request.peer, headers)
-        response = ResponseState(send, request.id)
-        send_answer = (
-            response.send if self._cors is None else self._add_cors_headers(scope, headers, response.send)
+        headers = group_headers(scope)
+        sent_ids, peer = headers.get(b"x-request-id", ()), scope.get("client")
+        request_id = (
+            sent_ids[0].decode()
+            if len(sent_ids) == 1 and REQUEST_ID.fullmatch(sent_ids[0])
+            else f"req-{app_state.clock.unique()}"
         )
-        if self._app_state.tracer is not None and method == "POST":
-            request.span = open_span(self._app_state.tracer, request, self.routes.get_label(path))
+        match = self.routes.find(method, path)
+        request = Request(
+            request_id,
+            method,
+            path,
+            headers,
+            scope.get("query_string", b""),
+            path_params=NOTHING if match is None else match.params,
+            peer=peer[0] if peer else None,
+        )
+        request.client = self._proxies.find_client(request.peer, headers)
+        response = ResponseState(send, request_id)
+        send_answer: Send = response.send
+        if self._cors is not None and b"origin" in headers:
+            send_answer = partial(
+                self._cors.send, send=response.send, request_headers=StarletteHeaders(scope=scope)
+            )
+        label = self.routes.get_label(path) if match is None else match.label
+        if app_state.tracer is not None and method == "POST":
+            request.span = open_span(app_state.tracer, request, label)
+        body_counter: BodyCounter | None = None
         try:
             if self._cors is not None and is_preflight(method, headers):
                 await self._cors(scope, receive, response.send)
                 return
             self._origin_check.require_allowed(scope, headers)
-            match = self.routes.find(method, path)
             right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
             actor = await self._authenticator.authenticate(request, right)
             request.actor = replace(actor, client=request.client)
@@ -136,46 +157,33 @@ class Application:
                 response.add_header(b"x-antiphon-project", request.chosen_project.encode())
             if match is None:
                 raise self._build_not_found(method, path)
-            request.path_params = match.params
-            await self._read_and_handle(match.endpoint, request, get_connection(scope), receive, send_answer)
+            endpoint, connection = match.endpoint, get_connection(scope)
+            if endpoint.body is not None:
+                body_counter = await self._body_reader.read(endpoint.body, request, receive, connection)
+            if endpoint.ends_with_caller:
+                with self._cancel_on_leave(request, connection):
+                    answer = await endpoint.handler(request, self._services)
+            else:
+                answer = await endpoint.handler(request, self._services)
+            if isinstance(answer, Response):
+                await send_response(send_answer, answer, build_limit_headers(request.progress.limit_statuses))
+            elif isinstance(answer, EventStream):
+                await self._stream(answer, request, connection, send_answer)
+            else:
+                await send_file(send_answer, answer, connection)
         except ClientLeft:
             return
         except Exception as exception:  # noqa: BLE001 - every exception becomes an error response
             await self._refuse(
-                to_api_error(exception, request.id), request, scope["raw_path"], response, send_answer
+                to_api_error(exception, request_id), request, scope["raw_path"], response, send_answer
             )
         finally:
+            if body_counter is not None:
+                body_counter.release()
             seconds = asyncio.get_running_loop().time() - started_at
-            self._app_state.metrics.count_response(self.routes.get_label(path), response.status, seconds)
+            app_state.metrics.count_response(label, response.status, seconds)
             if request.span is not None:
                 close_span(request.span, request, response.status)
-
-    async def _read_and_handle(
-        self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
-    ) -> None:
-        """Reads the body, calls the endpoint and sends its answer. Raises an AntiphonError, or ClientLeft."""
-        if endpoint.body is None:
-            await self._handle(endpoint, request, connection, send)
-            return
-        body_counter = await self._body_reader.read(endpoint.body, request, receive, connection)
-        try:
-            await self._handle(endpoint, request, connection, send)
-        finally:
-            body_counter.release()
-
-    async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
-        """Calls the endpoint and sends its answer."""
-        if endpoint.ends_with_caller:
-            with self._cancel_on_leave(request, connection):
-                answer = await endpoint.handler(request, self._services)
-        else:
-            answer = await endpoint.handler(request, self._services)
-        if isinstance(answer, Response):
-            await send_response(send, answer, build_limit_headers(request.progress.limit_statuses))
-        elif isinstance(answer, EventStream):
-            await self._stream(answer, request, connection, send)
-        else:
-            await send_file(send, answer, connection)
 
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
@@ -187,10 +195,12 @@ class Application:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
         writer = EventWriter(send, connection, self._stream_timeouts, build_headers, stream.keep_alive)
-        last_event = None
+        last_event, encode = None, stream.encoder.encode
         try:
             with self._cancel_on_leave(request, connection):
-                await _write_events(stream, writer)
+                async with stream.events as events:
+                    async for event in events:
+                        await writer.put(encode(event))
             last_event = stream.encoder.end()
         except ClientLeft:
             raise
@@ -250,27 +260,6 @@ class Application:
         hint = "" if nearest_path is None else f"did you mean {nearest_path}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
-    def _choose_request_id(self, headers: Headers) -> str:
-        """Returns the caller's request id if it is valid, otherwise a new one."""
-        values = headers.get(b"x-request-id")
-        if values is not None and len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
-            return values[0].decode()
-        return f"req-{self._app_state.clock.unique()}"
-
-    def _add_cors_headers(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        """Returns a `send` that adds the CORS headers if a web page of another origin sent the request."""
-        if self._cors is None or b"origin" not in headers:
-            return send
-        return partial(self._cors.send, send=send, request_headers=StarletteHeaders(scope=scope))
-
-
-async def _write_events(stream: EventStream, writer: EventWriter) -> None:
-    """Writes every event of a stream. Closes the stream's source in every case."""
-    encode = stream.encoder.encode
-    async with stream.events as events:
-        async for event in events:
-            await writer.put(encode(event))
-
 
 def is_preflight(method: str, headers: Headers) -> bool:
     """Whether the request is a CORS preflight of a browser."""
@@ -291,19 +280,6 @@ def _create_cors(app_state: AppState, routes: Routes) -> CORSMiddleware:
 async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
     """Stands in for the application that the middleware needs. It is never called, because the middleware
     answers every preflight itself."""
-
-
-def _build_request(scope: Scope, request_id: str, headers: Headers) -> Request:
-    """Builds the request of an ASGI scope."""
-    client = scope.get("client")
-    return Request(
-        request_id,
-        scope["method"],
-        scope["path"],
-        headers,
-        scope.get("query_string", b""),
-        peer=client[0] if client else None,
-    )
 
 
 def open_span(tracer: Tracer, request: Request, route: str) -> Span:

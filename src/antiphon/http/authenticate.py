@@ -56,6 +56,12 @@ HOST_VALUE = re.compile(
 )
 """A value of the header Host in lower case (RFC 9110 section 7.2). The name is not empty."""
 
+PAGE_HEADERS = (b"origin", b"sec-fetch-site")
+"""Headers that tell which web page sent a request."""
+
+MAX_REMEMBERED_HOSTS = 64
+"""The most values of the Host header that are remembered. Most servers get one or two."""
+
 WEB_SCHEMES = frozenset({"http", "https"})
 """Schemes of web pages. The origin of a browser extension has another scheme, and can contain any host name,
 even this server's."""
@@ -78,10 +84,17 @@ class OriginCheck:
         self._requires_loopback = not app_state.verifiers
         self._hosts = frozenset(host.lower() for host in app_state.settings.allowed_hosts)
         self._origins = frozenset(app_state.settings.cors_origins)
+        self._accepted_hosts: set[bytes] = set()
+        """Some values of the Host header that were accepted."""
 
     def require_allowed(self, scope: Scope, headers: Headers) -> None:
         """Raises PermissionDenied or RequestError if the request is refused."""
-        host = self._require_host(scope["http_version"], headers.get(b"host", []))
+        hosts = headers.get(b"host", [])
+        if len(hosts) == 1 and hosts[0] in self._accepted_hosts and headers.keys().isdisjoint(PAGE_HEADERS):
+            return
+        host = self._require_host(scope["http_version"], hosts)
+        if host and len(self._accepted_hosts) < MAX_REMEMBERED_HOSTS:
+            self._accepted_hosts.add(hosts[0])
         if not self._is_same_site(headers, host) and not _is_navigation(scope["method"], headers):
             raise PermissionDenied(
                 "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
@@ -153,22 +166,13 @@ class Authenticator:
     async def authenticate(self, request: Request, right: Right | None) -> Actor:
         """Returns the caller. `right` is the right that the caller needs; None accepts everybody. Raises
         AuthenticationFailed, PermissionDenied or a RequestError."""
-        if right is None:
-            return LOCAL_ANONYMOUS
-        actor = await self._require_actor(request)
-        if self._checks_rights:
-            require_right(actor, right, request.path)
-        return actor
-
-    async def _require_actor(self, request: Request) -> Actor:
-        """Returns the actor of the credential. Raises the errors of `authenticate`."""
-        if not self._verifiers:
+        if right is None or not self._verifiers:
             return LOCAL_ANONYMOUS
         token, requested_scope = read_credential(request.headers), read_scope(request.headers)
         if token is None:
             raise AuthenticationFailed(REFUSAL)
         try:
-            return await self._find_actor(token, requested_scope)
+            actor = await self._find_actor(token, requested_scope)
         except (PermissionDenied, MissingParameter) as error:
             # Some products' clients send a fixed project id by default. If the caller has no project with
             # this id, the id means the key's own project. Some products let users with several projects name
@@ -178,9 +182,11 @@ class Authenticator:
             may_choose = is_placeholder if project is not None else dialect.chooses_project
             if not may_choose or error.param != PROJECT_PARAMETER:
                 raise
-        own_scope = replace(requested_scope, project=None, takes_oldest=dialect.chooses_project)
-        actor = await self._find_actor(token, own_scope)
-        request.chosen_project = actor.project
+            own_scope = replace(requested_scope, project=None, takes_oldest=dialect.chooses_project)
+            actor = await self._find_actor(token, own_scope)
+            request.chosen_project = actor.project
+        if self._checks_rights:
+            require_right(actor, right, request.path)
         return actor
 
     async def _find_actor(self, token: str, requested_scope: RequestedScope) -> Actor:
@@ -225,7 +231,7 @@ def require_right(actor: Actor, right: Right, path: str) -> None:
         has_right = actor.may_adapt(path) if right is Right.ADAPT else right in actor.rights
     if not has_right:
         raise PermissionDenied(f"this key may not {RIGHT_NAMES[right]}")
-    if not actor.may_call(path):
+    if actor.grant.endpoints is not None and not actor.may_call(path):
         raise PermissionDenied("this key may not call this path")
 
 
@@ -236,22 +242,18 @@ def read_credential(headers: Headers) -> str | None:
     tokens: set[bytes] = set()
     for value in headers.get(b"authorization", ()):
         if value.strip():
-            tokens.add(_read_bearer(value))
+            scheme, _, token = value.strip().partition(b" ")
+            # Bytes that equal no key stand for another scheme than Bearer.
+            tokens.add(token.strip() if scheme.lower() == b"bearer" else b"\0" + value)
     for name in KEY_HEADERS:
-        tokens.update(filter(None, map(bytes.strip, headers.get(name, ()))))
+        if name in headers:
+            tokens.update(filter(None, map(bytes.strip, headers[name])))
     if len(tokens) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
-    token = tokens.pop() if tokens else b""
-    if not 0 < len(token) <= MAX_CREDENTIAL_BYTES:
+    credential = tokens.pop() if tokens else b""
+    if not 0 < len(credential) <= MAX_CREDENTIAL_BYTES:
         return None
     try:
-        return token.decode()
+        return credential.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _read_bearer(value: bytes) -> bytes:
-    """Returns the token of an Authorization header. For a scheme other than Bearer, returns bytes that equal
-    no key."""
-    scheme, _, token = value.strip().partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

@@ -46,19 +46,20 @@ class BodyReader:
     ) -> BodyCounter:
         """Reads the body into the request. Returns the counter of the body's bytes, which the caller must
         release when the request has ended. Raises a RequestError or ClientLeft."""
-        require_type(body.media_type, request.headers)
+        headers = request.headers
+        require_type(body.media_type, headers)
         limit = self._limit if body.limit is None else BodyLimit(body.limit)
-        declared_size = int(request.headers.get(b"content-length", (b"0",))[0])
+        declared_size = int(headers[b"content-length"][0]) if b"content-length" in headers else 0
         if declared_size > limit.size:
             raise limit.build_error()
         counter = BodyCounter(
             self._budget, self._max_total, request.actor.caller if self._counts_per_actor else None
         )
-        counter.require_free(declared_size)
         try:
             if connection.has_arrived:
                 request.body = await _read_parts(receive, counter, limit)
             else:
+                counter.require_free(declared_size)
                 timeout = self._timeout
                 request.body = await _read_in_time(receive, counter, limit, connection.arrived_at, timeout)
         except BaseException:
@@ -88,9 +89,10 @@ async def _read_parts(receive: Receive, counter: BodyCounter, limit: BodyLimit) 
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
-        if counter.byte_count + len(parts[-1]) > limit.size:
+        size = len(parts[-1])
+        if counter.byte_count + size > limit.size:
             raise limit.build_error()
-        counter.charge(len(parts[-1]))
+        counter.charge(size)
         more_body = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -104,9 +106,10 @@ def require_type(media_type: str, headers: Headers) -> None:
     ):
         type_name = "JSON" if media_type == JSON else f"of the type {media_type}"
         raise UnsupportedMediaType(f"the body must be {type_name}; send it with Content-Type: {media_type}")
-    if any(coding.strip().lower() != b"identity" for coding in codings):
+    if codings and any(coding.strip().lower() != b"identity" for coding in codings):
         raise UnsupportedMediaType("compressed bodies are not accepted; send it without Content-Encoding")
-    if any(coding.strip().lower() != b"chunked" for coding in headers.get(b"transfer-encoding", ())):
+    transfer_codings = headers.get(b"transfer-encoding")
+    if transfer_codings and any(coding.strip().lower() != b"chunked" for coding in transfer_codings):
         raise UnsupportedMediaType("the only accepted transfer coding is Transfer-Encoding: chunked")
 
 

@@ -4,8 +4,6 @@ If keys are on, the bodies of one actor must leave at least as many bytes free a
 whose requests run for hours cannot shut out the others.
 """
 
-from collections import Counter
-
 from antiphon.errors import Overloaded, ServerBusy
 
 RETRY_AFTER = 1.0
@@ -21,20 +19,22 @@ class BodyBudget:
 
     def __init__(self) -> None:
         self.byte_count = 0
-        self._by_actor: Counter[str] = Counter()
+        self._by_actor: dict[str, int] = {}
         """The number of bytes of each actor. Empty if keys are off."""
 
     def add(self, actor: str | None, size: int) -> None:
         """Adds bytes to the count; a negative size removes them."""
         self.byte_count += size
         if actor is not None:
-            self._by_actor[actor] += size
-            if not self._by_actor[actor]:
-                del self._by_actor[actor]
+            actor_bytes = self._by_actor.get(actor, 0) + size
+            if actor_bytes:
+                self._by_actor[actor] = actor_bytes
+            else:
+                self._by_actor.pop(actor, None)
 
     def count_actor_bytes(self, actor: str) -> int:
         """Returns the number of bytes of one actor."""
-        return self._by_actor[actor]
+        return self._by_actor.get(actor, 0)
 
 
 class BodyCounter:

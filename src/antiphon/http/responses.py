@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.types import Message, Send
 
-from antiphon.dialects.base import KEEP_ALIVE, FileStream, Response
+from antiphon.dialects.base import JSON, KEEP_ALIVE, FileStream, Response
 from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import Struct
 from antiphon.http.connection import Connection
@@ -22,18 +22,22 @@ from antiphon.http.in_flight import ClientLeft
 
 NO_CONTENT = 204
 
+JSON_TYPE = JSON.encode()
+
 HeaderList = list[tuple[bytes, bytes]]
 
 
 async def send_response(send: Send, response: Response, extra_headers: HeaderList) -> None:
     """Sends a buffered response with its own headers and `extra_headers`. A response of status 204 has
     neither type nor length (RFC 9110 section 8.6)."""
-    headers: HeaderList = []
+    headers: HeaderList = [*response.headers, *extra_headers]
     if response.status != NO_CONTENT:
-        headers.append((b"content-length", b"%d" % len(response.body)))
-        headers.append((b"content-type", _content_type(response.media_type)))
-    headers += response.headers
-    headers += extra_headers
+        media_type = JSON_TYPE if response.media_type == JSON else _content_type(response.media_type)
+        headers = [
+            (b"content-length", b"%d" % len(response.body)),
+            (b"content-type", media_type),
+            *headers,
+        ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
 
@@ -87,33 +91,27 @@ def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
             continue
         if limit.measure is REQUESTS:
-            tightest_requests = _choose_tighter(tightest_requests, status)
-        else:
-            tightest_tokens = _choose_tighter(tightest_tokens, status)
+            if tightest_requests is None or _is_tighter(status, tightest_requests):
+                tightest_requests = status
+        elif tightest_tokens is None or _is_tighter(status, tightest_tokens):
+            tightest_tokens = status
     headers: HeaderList = []
-    if tightest_requests is not None:
-        headers += _build_headers(_REQUESTS, tightest_requests)
-    if tightest_tokens is not None:
-        headers += _build_headers(_TOKENS, tightest_tokens)
+    for (amount, remaining, reset), tightest in (
+        (_REQUESTS, tightest_requests),
+        (_TOKENS, tightest_tokens),
+    ):
+        if tightest is not None:
+            headers += (
+                (amount, b"%d" % tightest.limit.amount),
+                (remaining, b"%d" % tightest.remaining),
+                (reset, format_duration(tightest.reset)),
+            )
     return headers
 
 
-def _build_headers(names: tuple[bytes, ...], status: LimitStatus) -> HeaderList:
-    """Returns the headers of one limit: its amount, what remains, and when it resets."""
-    amount, remaining, reset = names
-    return [
-        (amount, b"%d" % status.limit.amount),
-        (remaining, b"%d" % status.remaining),
-        (reset, format_duration(status.reset)),
-    ]
-
-
-def _choose_tighter(tightest: LimitStatus | None, status: LimitStatus) -> LimitStatus:
-    """Returns the limit with less remaining, or with the smaller amount if both have the same remaining."""
-    if tightest is None:
-        return status
-    tightest_key = tightest.remaining, tightest.limit.amount
-    return status if (status.remaining, status.limit.amount) < tightest_key else tightest
+def _is_tighter(status: LimitStatus, tightest: LimitStatus) -> bool:
+    """Whether less of a limit remains, or as much of a smaller one."""
+    return (status.remaining, status.limit.amount) < (tightest.remaining, tightest.limit.amount)
 
 
 def format_duration(seconds: float) -> bytes:

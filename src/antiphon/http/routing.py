@@ -29,10 +29,11 @@ SIMILARITY = 0.85
 
 
 class RouteMatch(NamedTuple):
-    """An endpoint, and the values of the parameters in its path."""
+    """An endpoint, the values of the parameters in the path, and the metrics label of the path."""
 
     endpoint: Endpoint
     params: Mapping[str, str]
+    label: str
 
 
 class Routes:
@@ -46,7 +47,7 @@ class Routes:
         for endpoint in self.endpoints:
             for path in endpoint.paths:
                 methods = (pattern_paths if "{" in path else self._plain).setdefault(path, {})
-                methods[endpoint.method] = RouteMatch(endpoint, NOTHING)
+                methods[endpoint.method] = RouteMatch(endpoint, NOTHING, path)
         self._patterns = [(path, compile_path(path)[0], methods) for path, methods in pattern_paths.items()]
         suggested_paths = {
             path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths
@@ -68,7 +69,7 @@ class Routes:
             return methods.get(method)
         for _, pattern, methods in self._patterns:
             if (match := pattern.match(path)) is not None and method in methods:
-                return RouteMatch(methods[method].endpoint, match.groupdict())
+                return RouteMatch(methods[method].endpoint, match.groupdict(), self.get_label(path))
         return None
 
     def get_right_for_missing(self, path: str) -> Right | None:
