@@ -236,3 +236,18 @@ def test_a_long_chain_of_references_is_taken():
     }
     schema = {"$ref": "#/$defs/d0", "$defs": links | {"d400": {"type": "null"}}}
     assert relax_schema(schema, "f")[1] == ()
+
+
+def test_a_schema_that_was_relaxed_before_is_relaxed_alike():
+    def build(pattern):
+        return {"type": "object", "properties": {"a": {"type": "string", "format": pattern, "minimum": 1.5}}}
+
+    first = relax_schema(build("idn-email"), "f")
+    assert relax_schema(build("idn-email"), "f") is first
+    assert relax_schema(build("idn-email"), "other") == first
+    assert relax_schema(build("date"), "f") != first
+    for _ in range(2):  # a refusal is not remembered as a result
+        with pytest.raises(UnsupportedParameter, match="no target"):
+            relax_schema({"$ref": "#/nowhere"}, "f")
+    long_text = "x" * (1 << 15)
+    assert relax_schema({"const": long_text}, "f") is not relax_schema({"const": long_text}, "f")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 from typing import NoReturn
 
@@ -116,6 +117,11 @@ MAX_PRODUCT = 64
 
 MAX_WRITTEN = 16_384
 """The most schemas that one schema may become."""
+
+
+LONGEST_REMEMBERED, MOST_REMEMBERED = 1 << 14, 512
+"""The most characters of a schema whose relaxed form is remembered, and the most schemas. They bound the
+memory to some dozens of megabytes."""
 
 
 @dataclass
@@ -534,8 +540,24 @@ def relax_schema(
     InvalidValue.
 
     Raises UnsupportedParameter for a reference without a target in the document, unless `without_references`
-    is set.
+    is set. The results for short schemas are remembered, because most requests of one application have the
+    same schemas. Do not change them.
     """
+    try:
+        source = json.dumps(schema)
+    except RecursionError:
+        return _relax(schema, field, without_references)
+    if len(source) > LONGEST_REMEMBERED:
+        return _relax(schema, field, without_references)
+    return _relax_source(source, field, without_references)
+
+
+@lru_cache(MOST_REMEMBERED)
+def _relax_source(source: str, field: str, without_references: bool) -> tuple[Schema, tuple[str, ...]]:
+    return _relax(json.loads(source), field, without_references)
+
+
+def _relax(schema: Json, field: str, without_references: bool) -> tuple[Schema, tuple[str, ...]]:
     normalized = normalize_schema(schema, field)
     if not without_references:
         refuse_relaxed((each for each in normalized.relaxations if each.keyword in REFERENCES), field)

@@ -125,8 +125,6 @@ FINISH_NAMES: Mapping[FinishReason, FinishName] = MappingProxyType(
     }
 )
 
-NO_DETAILS = CompletionTokensDetails()
-
 UNLIKELY = -9999.0
 """OpenAI's log-probability of an extremely unlikely token. JSON has no infinity."""
 
@@ -160,12 +158,14 @@ def encode_chat(
     unknown_usage: Any = None,  # noqa: ANN401 - the dialect's shape
 ) -> bytes:
     """Encodes a buffered chat completion. `unknown_usage`: the usage if a vendor does not report it."""
-    spell, has_token_ids = choose_spelling(call), call.request.output.token_ids
+    has_token_ids = call.request.output.token_ids
     choices = [
         ChatChoice(
             index=choice.index,
             message=build_message(choice),
-            logprobs=None if choice.scores is None else build_chat_logprobs(choice.scores, spell),
+            logprobs=None
+            if choice.scores is None
+            else build_chat_logprobs(choice.scores, choose_spelling(call)),
             finish_reason=FINISH_NAMES[choice.reason],
             token_ids=list(choice.ids) if has_token_ids else UNSET,
         )
@@ -173,11 +173,13 @@ def encode_chat(
     ]
     return _encode(
         ChatCompletion(
-            **build_meta(CHAT_PREFIX, meta),
+            id=CHAT_PREFIX + meta.id,
+            created=meta.created,
+            model=meta.model,
             choices=choices,
             usage=build_usage(generation.usage) or unknown_usage,
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
-            references=build_collected_references(generation),
+            references=build_collected_references(generation) if generation.references else UNSET,
             **(_encode_prompt_scores(generation)[0] if generation.prompt_scores else {}),
         )
     )
@@ -221,15 +223,14 @@ def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
     """Builds the assistant's message of a choice."""
-    calls = build_calls(choice)
-    has_other_output = bool(calls) or choice.speech is not None
+    has_other_output = bool(choice.calls) or choice.speech is not None
     content = None if has_other_output and not choice.text else choice.text
     reasoning = choice.reasoning or UNSET
     return AssistantMessage(
         content=content,
         reasoning_content=reasoning,
         reasoning=reasoning,
-        tool_calls=calls or UNSET,
+        tool_calls=build_calls(choice) if choice.calls else UNSET,
         thinking_blocks=list(choice.thinking_blocks) or UNSET,
         audio=UNSET if choice.speech is None else build_speech(choice.speech),
     )
@@ -289,23 +290,24 @@ def build_usage(usage: Usage) -> UsageShape | None:
     numbers."""
     if usage.source is UsageSource.ESTIMATED:
         return None
-    prompt = PromptTokensDetails(
-        usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
-    )
     accepted_tokens, rejected_tokens = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
     has_prediction = bool(accepted_tokens or rejected_tokens)
-    completion = CompletionTokensDetails(
-        usage.reasoning_tokens or UNSET,
-        usage.completion_audio_tokens or UNSET,
-        accepted_tokens if has_prediction else UNSET,
-        rejected_tokens if has_prediction else UNSET,
-    )
+    completion: CompletionTokensDetails | UnsetType = UNSET
+    if has_prediction or usage.reasoning_tokens or usage.completion_audio_tokens:
+        completion = CompletionTokensDetails(
+            usage.reasoning_tokens or UNSET,
+            usage.completion_audio_tokens or UNSET,
+            accepted_tokens if has_prediction else UNSET,
+            rejected_tokens if has_prediction else UNSET,
+        )
     return UsageShape(
         usage.prompt_tokens,
         usage.completion_tokens,
-        usage.total_tokens,
-        prompt,
-        UNSET if completion == NO_DETAILS else completion,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptTokensDetails(
+            usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
+        ),
+        completion,
     )
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 
 from msgspec.structs import astuple
 
 from antiphon.domain.messages import MediaContent, MediaKind, Role, ToolChoice
 from antiphon.domain.request import (
+    NO_VENDOR_OPTIONS,
     ConstraintKind,
     Conversation,
     GenerationRequest,
@@ -17,7 +19,6 @@ from antiphon.domain.request import (
     SamplingOptions,
     VendorOptions,
 )
-from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import list_vendor_options, require_transcripts
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
@@ -103,11 +104,13 @@ def list_sampling_options(sampling: SamplingOptions, supported: frozenset[str] =
     """Returns the names of the sampling options that have an effect. Includes an option in `supported`, which
     the vendor's model takes, even if its value has no effect here: the vendor's default may be another
     value."""
-    names = []
-    for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True):
-        if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value):
-            names.append(SAMPLING_NAMES.get(name, name))
-    return names
+    if sampling == NO_SAMPLING:
+        return []
+    return [
+        SAMPLING_NAMES.get(name, name)
+        for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True)
+        if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value)
+    ]
 
 
 PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
@@ -116,13 +119,35 @@ provider takes."""
 
 UNSET = object()
 
-PLAIN_OUTPUT = Output()
+NO_SAMPLING = SamplingOptions()
+
+get_output_options = attrgetter(
+    *[name for name in Output.__struct_fields__ if name not in ("max_tokens", "is_default_max_tokens")]
+)
+"""Returns the values of all fields of the output but the limit of tokens."""
+
+NO_OUTPUT_OPTIONS = get_output_options(Output())
+
+get_conversation_options = attrgetter(
+    "generation_prompt",
+    "continues",
+    "template",
+    "template_values",
+    "documents",
+    "add_special",
+    "reasoning.effort",
+    "reasoning.budget",
+    "tools",
+)
+"""Returns the values of the fields of a conversation that `list_conversation_parameters` reads."""
+
+NO_CONVERSATION_OPTIONS = get_conversation_options(Conversation(()))
 
 
 def list_output_parameters(output: Output) -> list[str]:
     """Returns the names of the output parameters that have an effect."""
     names = ["max_tokens"] if output.max_tokens is not None and not output.is_default_max_tokens else []
-    if replace(output, max_tokens=None, is_default_max_tokens=False) == PLAIN_OUTPUT:
+    if get_output_options(output) == NO_OUTPUT_OPTIONS:
         return names  # most requests ask for nothing more
     is_used: dict[str, object] = {
         "n": output.choices > 1,
@@ -161,6 +186,8 @@ def list_prompt_parameters(prompt: Prompt) -> list[str]:
 
 def list_conversation_parameters(prompt: Conversation) -> list[str]:
     """Returns the names of a conversation's parameters that have an effect."""
+    if get_conversation_options(prompt) == NO_CONVERSATION_OPTIONS:
+        return []
     reasoning, tools = prompt.reasoning, prompt.tools
     is_used: dict[str, object] = {
         "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
@@ -192,7 +219,8 @@ def list_parameters(request: GenerationRequest) -> list[str]:
     names = list_sampling_options(request.sampling) + list_output_parameters(request.output)
     for prompt in request.prompts:
         names += list_prompt_parameters(prompt)
-    names += list_vendor_options(request.vendor_options)
+    if request.vendor_options is not NO_VENDOR_OPTIONS:
+        names += list_vendor_options(request.vendor_options)
     if request.cache_salt:
         names.append("cache_salt")
     if request.priority:
@@ -224,10 +252,7 @@ def require_supported(
             raise build_refusal(name, request, model)
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
-            require_one_conversation(request, model)
-            require_reasoning(prompt, model)
-            require_modalities(prompt, model)
-            require_speech(request, prompt, model)
+            require_conversation(prompt, request, model)
     return supported
 
 
@@ -252,18 +277,15 @@ def build_refusal(name: str, request: GenerationRequest, model: VendorModel) -> 
     )
 
 
-def require_one_conversation(request: GenerationRequest, model: VendorModel) -> None:
-    """Raises UnsupportedParameter for several conversations, because no vendor takes them in one request."""
+def require_conversation(prompt: Conversation, request: GenerationRequest, model: VendorModel) -> None:
+    """Raises UnsupportedParameter if the request has several conversations, or if the conversation needs
+    reasoning, media or speech that the model lacks."""
     if len(request.prompts) > 1:
         raise UnsupportedParameter(
             f"messages: the provider {model.provider} takes one conversation at a time; send each in a "
             "request of its own",
             param="messages",
         )
-
-
-def require_reasoning(prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter if the caller wants to see reasoning of a model that has none."""
     if prompt.reasoning.is_required and model.profile.reasoning is False:
         param = prompt.reasoning.field_names.effort
         raise UnsupportedParameter(
@@ -271,6 +293,19 @@ def require_reasoning(prompt: Conversation, model: VendorModel) -> None:
             "reason; leave it out",
             param=param,
         )
+    for message in prompt.messages:
+        for part in message.content:
+            if isinstance(part, MediaContent):
+                require_media(part, model)
+    if model.profile.gives_speech:
+        return
+    if request.vendor_options.wants_speech:
+        raise UnsupportedParameter(
+            f"modalities: the model {model.name} of the provider {model.provider} gives only text; leave it "
+            "and audio out",
+            param="modalities",
+        )
+    require_transcripts(prompt)
 
 
 def has_schema(request: GenerationRequest) -> bool:
@@ -315,28 +350,6 @@ def name_field(name: str, request: GenerationRequest) -> str:
             names = prompt.reasoning.field_names
             return {"reasoning_effort": names.effort, "thinking_token_budget": names.budget}.get(name, name)
     return name
-
-
-def require_modalities(prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter for an image or a recording that the model does not take."""
-    for message in prompt.messages:
-        for part in message.content:
-            if isinstance(part, MediaContent):
-                require_media(part, model)
-
-
-def require_speech(request: GenerationRequest, prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter if the model gives no speech, but the request asks for speech or contains
-    an earlier spoken answer."""
-    if model.profile.gives_speech:
-        return
-    if request.vendor_options.wants_speech:
-        raise UnsupportedParameter(
-            f"modalities: the model {model.name} of the provider {model.provider} gives only text; leave it "
-            "and audio out",
-            param="modalities",
-        )
-    require_transcripts(prompt)
 
 
 def require_media(part: MediaContent, model: VendorModel) -> None:

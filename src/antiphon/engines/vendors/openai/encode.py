@@ -1,6 +1,7 @@
 """Translates a request to OpenAI's wire format."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from antiphon.domain.messages import (
     MediaContent,
     MediaKind,
     Message,
+    Role,
     TextContent,
     Tool,
     ToolCall,
@@ -18,14 +20,18 @@ from antiphon.domain.messages import (
     Tools,
 )
 from antiphon.domain.request import (
+    NO_VENDOR_OPTIONS,
     SPEECH,
     Constraint,
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    Output,
     Prompt,
     RawPrompt,
+    SamplingOptions,
     Truncation,
+    VendorOptions,
 )
 from antiphon.domain.vendor_fields import PROMPT_CACHE_KEY, list_cache_marks
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
@@ -33,6 +39,10 @@ from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_
 from antiphon.engines.vendors.parameters import (
     CHOSEN_TOOLS,
     CONSTRAINT_NAMES,
+    NO_CONVERSATION_OPTIONS,
+    NO_OUTPUT_OPTIONS,
+    get_conversation_options,
+    get_output_options,
     list_sampling_options,
     require_supported,
 )
@@ -63,6 +73,13 @@ CACHE_CONTROL = "cache_control"
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
+_get_message_parts = attrgetter(
+    "name", "tool_calls", "tool_call_id", "reasoning", "content", "thinking_blocks", "speech_id"
+)
+"""Returns the values of the fields that a plain message does not have."""
+
+NO_MESSAGE_PARTS = _get_message_parts(Message(Role.USER, ""))
+
 JSON = msgspec.json.Encoder()
 
 read_json = msgspec.json.decode
@@ -72,60 +89,70 @@ Body = dict[str, Any]
 
 def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:
     """Translates a request. Raises a RequestError that names the field that the vendor lacks."""
-    first_prompt = request.prompts[0]
-    is_chat = isinstance(first_prompt, Conversation)
+    prompt = request.prompts[0]
+    is_chat = isinstance(prompt, Conversation)
     supported = require_supported(
         request, CHAT_PARAMETERS if is_chat else TEXT_PARAMETERS, model, UNREADABLE_RESULTS
     )
-    is_streamed = not request.is_buffered
     ignored: list[str] = []
     body: Body = {"model": model.name}
-    if isinstance(first_prompt, Conversation):
-        _require_shown_reasoning(first_prompt, model)
-        body["messages"] = [
-            _encode_message(message, f"messages[{index}]", model, ignored)
-            for index, message in enumerate(first_prompt.messages)
-        ]
-        _add_chat_options(body, first_prompt, model)
-        if CACHE_CONTROL not in model.extra_parameters:
-            ignored += list_cache_marks(first_prompt)
+    if isinstance(prompt, Conversation):
+        _add_conversation(body, prompt, model, ignored)
         path = "/chat/completions"
     else:
         body["prompt"] = _encode_prompts(request.prompts)
+        if not prompt.add_special:
+            body["add_special_tokens"] = False
         path = "/completions"
-    _add_output(body, request, model, is_chat)
-    _add_sampling(body, request, supported)
-    _add_extras(body, request, supported)
-    body |= (
-        _encode_chat_extras(first_prompt)
-        if isinstance(first_prompt, Conversation)
-        else _encode_text_extras(first_prompt)
-    )
-    if request.vendor_options.prompt_cache_key is not None and PROMPT_CACHE_KEY not in supported:
-        ignored.append(PROMPT_CACHE_KEY)
+    if request.output.max_tokens is not None:
+        body[model.token_limit_name if is_chat else "max_tokens"] = request.output.max_tokens
+    if get_output_options(request.output) != NO_OUTPUT_OPTIONS:
+        _add_output(body, request.output, model, supported, is_chat)
+    _add_sampling(body, request.sampling, supported)
+    if request.vendor_options is not NO_VENDOR_OPTIONS:
+        _add_vendor_options(body, request.vendor_options, supported)
+        if request.vendor_options.prompt_cache_key is not None and PROMPT_CACHE_KEY not in supported:
+            ignored.append(PROMPT_CACHE_KEY)
+    if request.cache_salt and "cache_salt" in supported:
+        body["cache_salt"] = request.cache_salt
+    if request.priority and "priority" in supported:
+        body["priority"] = request.priority
     if attributes.end_user is not None:
         body["user"] = attributes.end_user
+    is_streamed = not request.is_buffered
     if is_streamed:
         body["stream"] = True
-    if is_streamed and model.asks_usage:
-        body["stream_options"] = {"include_usage": True}
+        if model.asks_usage:
+            body["stream_options"] = {"include_usage": True}
     for name in body.keys() & model.renames.keys():
         body[model.renames[name]] = body.pop(name)
     body |= model.body
-    add_extra_fields(body, request, model)
-    headers = read_extra_headers(request, model)
+    headers: tuple[tuple[str, str], ...] = ()
+    if request.vendor_options is not NO_VENDOR_OPTIONS:
+        add_extra_fields(body, request, model)
+        headers = read_extra_headers(request, model)
     return UpstreamCall(path, JSON.encode(body), is_streamed, headers, tuple(ignored))
 
 
-def _require_shown_reasoning(prompt: Conversation, model: VendorModel) -> None:
-    """Raises UnsupportedParameter if the caller wants to see the reasoning, but the vendor does not send
-    it."""
+def _add_conversation(body: Body, prompt: Conversation, model: VendorModel, ignored: list[str]) -> None:
+    """Adds the messages, the tools and the options of a chat. Adds the names of parts that the vendor's
+    format cannot express to `ignored`."""
     if prompt.reasoning.is_required and model.reasoning_field is None:
         param = prompt.reasoning.field_names.effort
         raise UnsupportedParameter(
             f"{param} is not supported: the provider {model.provider} shows no reasoning; leave it out",
             param=param,
         )
+    body["messages"] = [
+        {"role": message.role, "content": message.text}
+        if _get_message_parts(message) == NO_MESSAGE_PARTS
+        else _encode_message(message, f"messages[{index}]", model, ignored)
+        for index, message in enumerate(prompt.messages)
+    ]
+    if get_conversation_options(prompt) != NO_CONVERSATION_OPTIONS:
+        _add_chat_options(body, prompt, model)
+    if CACHE_CONTROL not in model.extra_parameters:
+        ignored += list_cache_marks(prompt)
 
 
 def _encode_message(message: Message, message_path: str, model: VendorModel, ignored: list[str]) -> Body:
@@ -216,7 +243,7 @@ def _encode_prompts(prompts: Sequence[Prompt]) -> object:
 
 
 def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> None:
-    """Adds the tools and the reasoning."""
+    """Adds the tools, and the options that have an effect."""
     if prompt.tools is not None:
         takes_marks = CACHE_CONTROL in model.extra_parameters
         body["tools"] = [_encode_tool(tool, takes_marks) for tool in prompt.tools.tools]
@@ -225,8 +252,17 @@ def _add_chat_options(body: Body, prompt: Conversation, model: VendorModel) -> N
             body["tool_choice"] = choice
         if not prompt.tools.parallel and not _requires_one_tool(prompt.tools):
             body["parallel_tool_calls"] = False
-    if prompt.reasoning.effort is not None:
-        body["reasoning_effort"] = prompt.reasoning.effort
+    options: Body = {
+        "reasoning_effort": prompt.reasoning.effort,
+        "chat_template": prompt.template,
+        "chat_template_kwargs": prompt.template_values or None,
+        "documents": prompt.documents,
+        "add_special_tokens": prompt.add_special,
+        "add_generation_prompt": None if prompt.generation_prompt else False,
+        "continue_final_message": prompt.continues or None,
+        "thinking_token_budget": prompt.reasoning.budget,
+    }
+    body |= {name: value for name, value in options.items() if value is not None}
 
 
 def _encode_mark(mark: CacheControl | None) -> Body:
@@ -266,11 +302,11 @@ def _encode_choice(tools: Tools, model: VendorModel) -> object:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
 
 
-def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_chat: bool) -> None:
-    """Adds the options of the output."""
-    output = request.output
-    if output.max_tokens is not None:
-        body[model.token_limit_name if is_chat else "max_tokens"] = output.max_tokens
+def _add_output(
+    body: Body, output: Output, model: VendorModel, supported: frozenset[str], is_chat: bool
+) -> None:
+    """Adds the options of the output but the limit of tokens. `require_supported` has refused those that this
+    provider lacks, unless their value has no effect."""
     if output.choices > 1:
         body["n"] = output.choices
     if output.stop:
@@ -287,6 +323,18 @@ def _add_output(body: Body, request: GenerationRequest, model: VendorModel, is_c
         body["logprobs"] = output.logprobs or 1  # llama-server gives none at all for 0
     if output.constraint is not None:
         body |= _encode_constraint(output.constraint, model)
+    options: Body = {
+        "stop_token_ids": output.stop_token_ids,
+        "bad_words": output.bad_words,
+        "suffix": output.suffix,
+        "include_stop_str_in_output": output.include_stop and bool(output.stop or output.stop_token_ids),
+        "truncate_prompt_tokens": output.truncate_prompt,
+    }
+    body |= {name: value for name, value in options.items() if value and name in supported}
+    if output.show_special:
+        body["skip_special_tokens"] = False
+    if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
+        body["truncation_side"] = "right"
 
 
 def _encode_constraint(constraint: Constraint, model: VendorModel) -> Body:
@@ -323,10 +371,9 @@ def _encode_schema(constraint: Constraint) -> Body:
     return encoded
 
 
-def _add_sampling(body: Body, request: GenerationRequest, supported: frozenset[str]) -> None:
+def _add_sampling(body: Body, sampling: SamplingOptions, supported: frozenset[str]) -> None:
     """Adds the caller's sampling options, all of which the vendor takes, as `require_supported` has
     checked."""
-    sampling = request.sampling
     for name in list_sampling_options(sampling, supported):
         if name == "logit_bias":
             body[name] = {str(token): value for token, value in sampling.logit_bias or ()}
@@ -336,54 +383,17 @@ def _add_sampling(body: Body, request: GenerationRequest, supported: frozenset[s
             body[name] = getattr(sampling, name)
 
 
-def _add_extras(body: Body, request: GenerationRequest, supported: frozenset[str]) -> None:
-    """Adds parameters that only some servers take. `require_supported` has refused those that this provider
-    lacks, unless their value has no effect. Parameters without an effect are not sent."""
-    output, vendor_options = request.output, request.vendor_options
-    options: Body = {
-        "stop_token_ids": output.stop_token_ids,
-        "bad_words": output.bad_words,
-        "suffix": output.suffix,
-        "include_stop_str_in_output": output.include_stop and bool(output.stop or output.stop_token_ids),
-        "truncate_prompt_tokens": output.truncate_prompt,
-        "cache_salt": request.cache_salt,
-        "priority": request.priority,
-        "verbosity": vendor_options.verbosity,
-        "service_tier": vendor_options.service_tier,
-        "prompt_cache_key": vendor_options.prompt_cache_key,
-    }
+def _add_vendor_options(body: Body, vendor_options: VendorOptions, supported: frozenset[str]) -> None:
+    """Adds the options that only vendors have."""
+    for name in ("verbosity", "service_tier", PROMPT_CACHE_KEY):
+        if (value := getattr(vendor_options, name)) and name in supported:
+            body[name] = value
     if vendor_options.prediction is not None:
         body["prediction"] = {"type": "content", "content": vendor_options.prediction}
     if SPEECH in vendor_options.modalities:
         body["modalities"] = list(vendor_options.modalities)
-    if vendor_options.audio is not None:
-        voice: object = (
-            {"id": vendor_options.audio.voice}
-            if vendor_options.audio.is_custom
-            else vendor_options.audio.voice
-        )
-        body["audio"] = {"format": vendor_options.audio.format, "voice": voice}
-    body |= {name: value for name, value in options.items() if value and name in supported}
-    if output.show_special:
-        body["skip_special_tokens"] = False
-    if output.truncate_prompt is not None and output.truncation is Truncation.RIGHT:
-        body["truncation_side"] = "right"
-
-
-def _encode_text_extras(prompt: RawPrompt) -> Body:
-    """Returns the options of a raw prompt that have an effect."""
-    return {} if prompt.add_special else {"add_special_tokens": False}
-
-
-def _encode_chat_extras(prompt: Conversation) -> Body:
-    """Returns the options of a conversation that have an effect."""
-    options: Body = {
-        "chat_template": prompt.template,
-        "chat_template_kwargs": dict(prompt.template_values) or None,
-        "documents": prompt.documents,
-        "add_special_tokens": prompt.add_special,
-        "add_generation_prompt": None if prompt.generation_prompt else False,
-        "continue_final_message": prompt.continues or None,
-        "thinking_token_budget": prompt.reasoning.budget,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    if (audio := vendor_options.audio) is not None:
+        body["audio"] = {
+            "format": audio.format,
+            "voice": {"id": audio.voice} if audio.is_custom else audio.voice,
+        }
