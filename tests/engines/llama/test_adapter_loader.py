@@ -19,8 +19,7 @@ from antiphon.domain.request import Constraint, ConstraintKind, Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
-from antiphon.engines.llama.decode import Delivery
-from antiphon.engines.llama.mailboxes import deliver
+from antiphon.engines.llama.mailboxes import Delivery, deliver
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.testing import check_adapters

@@ -22,9 +22,9 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
-from antiphon.engines.llama.decode import DecodeLoop, Delivery
+from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.engines.llama.libllama.context import DecodeStatus
-from antiphon.engines.llama.mailboxes import SequenceStream, StreamEnd
+from antiphon.engines.llama.mailboxes import Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
 from antiphon.engines.sampling import Sampler, SamplingState
