@@ -283,6 +283,9 @@ class OpenAIStreamEncoder(Generic[Part]):
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event, after the parts that must precede it."""
+        if type(event) is TextDelta and not event.scores and event.choice in self._bytes_around_text:
+            before, after = self._bytes_around_text[event.choice]
+            return before + _encode(event.text) + after
         if self._may_lack_text and isinstance(event, events.Delta | Finished):
             return self._encode_preceding(event) + self._encode_event(event)
         return self._encode_event(event)
@@ -291,7 +294,7 @@ class OpenAIStreamEncoder(Generic[Part]):
         """Encodes one event."""
         match event:
             case TextDelta() if self._sends_only_text and not event.scores:
-                before, after = self._bytes_around_text.get(event.choice) or self._split_chunk(event.choice)
+                before, after = self._split_chunk(event.choice)
                 return before + _encode(event.text) + after
             case TextDelta():
                 return self._encode_part(

@@ -297,7 +297,8 @@ class AnswerReader:
     def read(self, data: bytes) -> Sequence[Event]:
         """Returns the events of a whole answer or of a chunk. Raises StreamFailure and ValueError."""
         answer = read_answer(data)
-        require_no_error(data, answer)
+        if answer.error or not answer.choices:
+            require_no_error(data, answer)
         if answer.usage is not None:
             self._usage = answer.usage
         events: list[Event] = []
@@ -318,11 +319,10 @@ class AnswerReader:
         return (*last_events, self._build_usage())
 
     def _find_reader(self, choice: ChoiceWire, message: MessageWire) -> ChoiceReader | None:
-        """Returns the reader of a choice; None for a part without content of a choice that has ended or was
-        not asked for. Raises ValueError if such a part has content, or another finish reason than before."""
+        """Returns the reader of a choice that begins; None for a part without content of a choice that has
+        ended or was not asked for. Raises ValueError if such a part has content, or another finish reason
+        than before."""
         reader = self._choices.get(choice.index)
-        if reader is not None and not reader.is_finished:
-            return reader
         if reader is None and 0 <= choice.index < self._max_choices:
             reader = self._choices[choice.index] = ChoiceReader()
             return reader
@@ -336,9 +336,11 @@ class AnswerReader:
         """Returns the events of one choice, or of a part of it."""
         events: list[Event] = []
         index, message = choice.index, choice.delta or choice.message or EMPTY_MESSAGE
-        reader = self._find_reader(choice, message)
-        if reader is None:
-            return events
+        reader = self._choices.get(index)
+        if reader is None or reader.is_finished:
+            reader = self._find_reader(choice, message)
+            if reader is None:
+                return events
         if choice.logprobs is not None and self._wants_scores:
             reader.has_scores = True
             reader.scores += read_scores(choice.logprobs, reader.text_length, self._max_alternatives)
@@ -351,7 +353,7 @@ class AnswerReader:
         if reasoning:
             events += self._read_reasoning(reasoning, index, reader)
         if text:
-            self._byte_count += measure_text(text)
+            self._byte_count += len(text) if text.isascii() else measure_text(text)
             reader.text_length += len(text)
             events.append(TextDelta(index, text, scores=reader.take_scores() if reader.scores else ()))
         if message.audio is not None:
@@ -481,9 +483,9 @@ def _set_finish(reason: str, reader: ChoiceReader) -> FinishReason:
 
 def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     """Returns the reasoning and the text of a choice. Raises ValueError for content that is neither."""
-    if has_content(message.function_call):
+    if message.function_call and has_content(message.function_call):
         raise ValueError("the answer has a call in the older form")
-    if has_content(message.images):
+    if message.images and has_content(message.images):
         raise ValueError("the answer has generated images")
     if choice.text is not None:
         return "", choice.text
