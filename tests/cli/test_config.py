@@ -1,8 +1,13 @@
 """`antiphon config`: the effective settings, each with the place that said it."""
 
 import json
+import re
 from pathlib import Path
 
+import pytest
+
+from antiphon.settings.loading import FLAGS_WITHOUT_VARIABLE
+from antiphon.settings.schema import SECTIONS, list_settings
 from tests.cli.conftest import Run
 
 KEY = "0123456789abcdef0123"
@@ -64,6 +69,36 @@ def test_a_bad_setting_is_one_line_and_a_failure(antiphon: Run):
     assert done.stderr == (
         "antiphon: unknown environment variable ANTIPHON_PROT; did you mean ANTIPHON_PORT?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("ANTIPHON_SEQUENCE", "; did you mean the flag --sequences? It has no variable"),
+        ("ANTIPHON_GPU_LAYERS", "; did you mean the flag --gpu-layers? It has no variable"),
+        ("ANTIPHON_MODEL", "; did you mean the flag --model? It has no variable"),
+        ("ANTIPHON_WORKER", "; did you mean ANTIPHON_WORKERS?"),
+        ("ANTIPHON_log_level", "; did you mean ANTIPHON_LOG_LEVEL?"),
+        ("ANTIPHON_PROFILE", ""),
+        ("ANTIPHON_DATABASE", ""),
+        ("ANTIPHON_", ""),
+    ],
+)
+def test_an_unknown_variable_gets_a_hint_only_if_one_is_near(antiphon: Run, variable: str, hint: str):
+    done = antiphon("config", env={variable: "1"})
+    assert done.returncode == 1
+    assert done.stderr == f"antiphon: unknown environment variable {variable}{hint}\n"
+
+
+def test_each_flag_without_a_variable_is_named(antiphon: Run):
+    flags = re.findall(r"^ +--([a-z-]+)", antiphon("serve", "--help").stdout, re.MULTILINE)
+    variables = {name for section in SECTIONS for _, name, _, _ in list_settings(section)}
+    names = {
+        flag.replace("-", "_")
+        for flag in flags
+        if f"ANTIPHON_{flag.replace('-', '_').upper()}" not in variables
+    }
+    assert names == {*FLAGS_WITHOUT_VARIABLE}
 
 
 def test_adapters_name_the_flag_the_variable_or_the_file(antiphon: Run, tmp_path: Path):

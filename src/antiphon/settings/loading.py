@@ -128,6 +128,12 @@ ENVIRONMENT_PREFIX = "ANTIPHON_"
 TEST_PREFIX = "ANTIPHON_TEST_"
 """The prefix of the test suite's variables. They are not settings."""
 
+FLAGS_WITHOUT_VARIABLE = (
+    *("model", "lora", "alias", "config", "sequences", "context_length"),
+    *("threads", "gpu_layers", "devices", "tensor_split", "exact"),
+)
+"""The flags of `serve` that no variable replaces."""
+
 
 class SourceKind(StrEnum):
     """The sources of a value. Later ones override earlier ones."""
@@ -409,9 +415,15 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(TEST_PREFIX):
             continue
         if variable not in settings_by_variable:
-            raise SettingsError(
-                f"unknown environment variable {variable}{suggest_nearest(variable, settings_by_variable)}"
-            )
+            # Words are compared without the prefix, which would make all variables similar.
+            word = variable.removeprefix(ENVIRONMENT_PREFIX)
+            known = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in settings_by_variable}
+            known |= {flag.upper(): f"the flag --{flag.replace('_', '-')}" for flag in FLAGS_WITHOUT_VARIABLE}
+            nearest = difflib.get_close_matches(word.upper(), known, n=1, cutoff=0.75)
+            hint = f"; did you mean {known[nearest[0]]}?" if nearest else ""
+            if hint and nearest[0].lower() in FLAGS_WITHOUT_VARIABLE:
+                hint += " It has no variable"
+            raise SettingsError(f"unknown environment variable {variable}{hint}")
         section, name = settings_by_variable[variable]
         if value:
             tree.setdefault(section, {})[name] = _parse_value(section, name, value)
