@@ -54,7 +54,7 @@ def test_the_audit_is_read_by_time_actor_and_project(antiphon: Run, server: Scri
     words = ["--since", "2030-01-01", "--until", "2030-01-02", "--project", "default", "--actor", KEY]
     assert antiphon("audit", *words, "--url", server.url).stdout == "nothing was changed\n"
     ((_, path, _, _),) = server.asked
-    query = f"limit=50&since=1893456000&until=1893542400&actor={KEY}&project=default"
+    query = f"limit=50&since=1893456000&until=1893542400&project=default&actor={KEY}"
     assert path == f"/admin/v1/audit?{query}"
 
 
@@ -91,6 +91,111 @@ def test_the_audit_names_authors_and_targets(antiphon: Run, server: Scripted) ->
     head, first = antiphon("audit", "--url", server.url).stdout.splitlines()
     assert head.split() == ["AT", "ACTOR", "ACTION", "TARGET", "CHANGE"]
     assert re.split("  +", first.strip())[1:] == ["ak_a bot", "project.change", "Research"]
+
+
+LIMIT, OPERATOR_KEY = "limit_0000000000000000001", "key_4f0c6e1a2b3d"
+OPERATOR_ROW = {
+    "id": OPERATOR_KEY,
+    "prefix": "ak_4f0c6e1a2b3d",
+    "kind": "admin",
+    "family": "key_000000000009",
+}
+EARLIER_ROW = {"id": "key_000000000009", "prefix": "ak_000000000009", "kind": "admin", "family": None}
+
+
+def entry(number: int, actor: str, action: str, target: str, /, **changes: object) -> dict[str, object]:
+    about = changes.pop("about", "")
+    listed = [{"field": name, "before": None, "after": value} for name, value in changes.items()]
+    texts = {"actor": actor, "action": action, "target": target, "about": about, "changes": listed}
+    return {"id": number, "at": 60, **texts}
+
+
+def test_the_audit_shows_names_in_the_place_of_ids(antiphon: Run, server: Scripted) -> None:
+    limit = {"subject": "key", "target": KEY, "measure": "cost", "window": "month", "amount": "10.00"}
+    rows = (
+        entry(3, OPERATOR_KEY, "limit.create", LIMIT, about=f"key {KEY} cost month", **limit),
+        entry(2, KEY, "membership.put", PROJECT, user=USER, role="member"),
+        entry(1, "antiphon serve", "key.rotate", KEY, successor=OPERATOR_KEY, limits=LIMIT),
+    )
+    limits = {"id": LIMIT, "measure": "requests", "window": "minute", "amount": 600}
+    (antiphon.keywords["cwd"] / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
+    env = {"ANTIPHON_HOME": str(antiphon.keywords["cwd"])}
+    for wide in ([], ["--wide"]):
+        keys = page(NAMED["keys"], OPERATOR_ROW)
+        server.answers = [page(*rows), page(NAMED["projects"]), page(NAMED["users"]), keys, page(limits)]
+        done = antiphon("audit", *wide, "--url", server.url, env=env)
+        assert done.returncode == 0, done.stderr
+        cells = [re.split("  +", line) for line in done.stdout.splitlines()[1:]]
+        if wide:
+            assert [row[-2:] for row in cells] == [
+                [OPERATOR_KEY, LIMIT],
+                [KEY, PROJECT],
+                ["antiphon serve", KEY],
+            ]
+            assert cells[1][4] == f"user: Ann ({USER}); role: member"
+        else:
+            assert [row[1:] for row in cells] == [
+                ["operator", "limit.create", "key ak_a bot cost month", "amount: 10.00"],
+                ["ak_a bot", "membership.put", "Research", "user: Ann; role: member"],
+                [
+                    "antiphon serve",
+                    "key.rotate",
+                    "ak_a bot",
+                    "successor: operator; limits: 600 requests per minute",
+                ],
+            ]
+
+
+def test_the_audit_of_the_operator_is_found_also_before_a_rotation(antiphon: Run, server: Scripted) -> None:
+    home = antiphon.keywords["cwd"]
+    words = ["audit", "--actor", "operator", "--limit", "2", "--json", "--url", server.url]
+    server.answers = [page(EARLIER_ROW), page(), page(), page(EARLIER_ROW)]
+    refused = antiphon(*words, env={"ANTIPHON_HOME": str(home)})
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (
+        "this machine has no operator's key of this server; give a user's name, the prefix" in refused.stderr
+    )
+    (home / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
+    later = [entry(number, OPERATOR_KEY, "key.create", KEY) for number in (4, 2)]
+    earlier = [entry(number, "key_000000000009", "key.create", KEY) for number in (3, 1)]
+    server.answers = [page(OPERATOR_ROW, EARLIER_ROW), page(*later), page(*earlier)]
+    done = antiphon(*words, env={"ANTIPHON_HOME": str(home)})
+    assert [row["id"] for row in json.loads(done.stdout)["audit"]] == [4, 3]
+    actors = [path.partition("actor=")[2] for _, path, _, _ in server.asked if "/audit" in path]
+    assert actors == [OPERATOR_KEY, "key_000000000009"]
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--actor", "you can see no user or key 'nobody'; give a user's name, the prefix of a key"),
+        ("--target", "you can see no project, user or key 'nobody'; a limit or a price is named by its id"),
+    ],
+)
+def test_an_unknown_name_is_no_empty_audit(antiphon: Run, server: Scripted, option: str, told: str) -> None:
+    server.answers = [page(), page(), page()]
+    done = antiphon("audit", option, "nobody", "--url", server.url)
+    assert (done.returncode, done.stdout) == (1, "") and told in done.stderr
+
+
+def test_a_long_change_is_one_line_in_a_pipe_and_below_its_row_in_a_terminal(
+    antiphon: Run, server: Scripted
+) -> None:
+    note = " ".join(["word"] * 200)
+    rows = [entry(number, "antiphon serve", "project.change", PROJECT, note=note) for number in (2, 1)]
+    server.answers = [page(*rows), page(NAMED["projects"])]
+    piped = antiphon("audit", "--url", server.url).stdout.splitlines()
+    assert [line.partition("note: ")[2] for line in piped[1:]] == [note, note]
+    server.answers = [page(*rows), page(NAMED["projects"])]
+    raw = io.BytesIO()
+    env = {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}
+    antiphon("audit", "--url", server.url, env=env, stdout=Terminal(raw, "utf-8", write_through=True))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", raw.getvalue().decode()).splitlines()
+    assert [line.split() for line in shown[:2]] == [
+        ["AT", "ACTOR", "ACTION", "TARGET"],
+        ["1970-01-01", "00:01", "antiphon", "serve", "project.change", "Research"],
+    ]
+    assert shown[2].startswith("    note: word word") and max(map(len, shown)) <= 80
 
 
 NOTE = "the bot of the second floor"

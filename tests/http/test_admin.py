@@ -378,6 +378,8 @@ async def test_the_audit_tells_fields_before_and_after(server):
     assert told["limit.change"][0]["about"] == f"project {project} cost month"
     assert told["limit.change"][0]["detail"] == {"amount": 12_500_000_000}
     assert ("amount", None, "10.00") in changes("limit.create")
+    assert told["limit.create"][0]["about"] == f"project {project} cost month"
+    assert told["price.create"][0]["about"] == "m USD"
     assert ("input", None, "0.15 USD") in changes("price.create")
     assert changes("price.change") == [("until", "none", "2030-03-17 17:46:40 UTC")]
     assert told["price.change"][0]["time"].endswith(" UTC")

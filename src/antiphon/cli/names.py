@@ -76,7 +76,7 @@ USER = ObjectKind("user", ("name", "email"), f"user_{ID_SUFFIX}")
 KEY = ObjectKind(
     "key",
     ("prefix", "note"),
-    "key_[0-9a-z]{12}",
+    f"key_(?:[0-9a-z]{{12}}|{ID_SUFFIX})",
     lambda row: _has_ended(row, "expires_at"),
     ("prefix", "note"),
 )
@@ -90,6 +90,12 @@ OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
 
 KINDS_WITHOUT_NAMES = (LIMIT, PRICE)
 """Kinds that the audit log names only by id, because their notes are not unique."""
+
+OPERATOR = "operator"
+"""How the audit names the operator's key of this machine, with its predecessors before rotations."""
+
+AUTHORS = ("antiphon serve", "antiphon store admin-key", "single-sign-on")
+"""The authors of changes in the audit log that have no key."""
 
 
 def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
@@ -142,21 +148,57 @@ def find_target(server: "Admin", subject: Subject | None, text: str) -> str:
         return text
     if subject is not None:
         return find_id(server, OWNERS[subject], text)
-    return _find_owner(server, text, "a model's name")
+    if owner := _find_owner(server, text):
+        return owner
+    note(f"used {text!r} as a model's name: you can see no project, user or key of this name")
+    return text
 
 
 def find_audited_id(server: "Admin", text: str) -> str:
-    """Returns the id of the project, user or key that a text names, or the text itself without one.
+    """Returns the id of the changed object that a text names: a project, user, key, limit or price.
 
     Raises CallFailed and SettingsError.
     """
     if any(kind.is_id(text) for kind in KINDS_WITHOUT_NAMES):
         return text
-    return _find_owner(server, text, "a name in the audit log")
+    if owner := _find_owner(server, text):
+        return owner
+    raise CallFailed(f"you can see no project, user or key {text!r}; a limit or a price is named by its id")
 
 
-def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
-    """Returns the names of all objects of some kinds, by id.
+def find_author_ids(server: "Admin", text: str) -> list[str]:
+    """Returns the ids in the audit log of the author that a text names: a user, a key, or one of AUTHORS.
+    Several if the text is OPERATOR and the operator's key was rotated.
+
+    Raises CallFailed and SettingsError.
+    """
+    if text in AUTHORS:
+        return [text]
+    if text == OPERATOR and (ids := list_operator_ids(server.list("keys"))):
+        note(f"selected the operator's key of this machine: {', '.join(ids)}")
+        return ids
+    if owner := _find_owner(server, text):
+        return [owner]
+    reason = f"you can see no user or key {text!r}"
+    if text == OPERATOR:
+        reason = "this machine has no operator's key of this server"
+    raise CallFailed(
+        f"{reason}; give a user's name, the prefix of a key (antiphon keys list shows it), or one of "
+        f"{', '.join(map(repr, AUTHORS))}"
+    )
+
+
+def list_operator_ids(keys: Sequence[JsonObject]) -> list[str]:
+    """Returns the ids of the operator's key of this machine and of the keys that it replaced."""
+    from antiphon.cli.admin_client import is_operator_key
+
+    families = {key.get("family") or key.get("id") for key in keys if is_operator_key(key)}
+    return [str(key.get("id")) for key in keys if (key.get("family") or key.get("id")) in families]
+
+
+def fetch_names(server: "Admin", kinds: Iterable[ObjectKind], names_operator: bool = False) -> dict[str, str]:
+    """Returns the names of all objects of some kinds, by id. `names_operator`: whether the operator's key of
+    this machine is named OPERATOR.
 
     Skips kinds that the caller may not list. Raises CallFailed.
     """
@@ -172,6 +214,8 @@ def fetch_names(server: "Admin", kinds: Iterable[ObjectKind]) -> dict[str, str]:
             names[str(row.get("id"))] = " ".join(
                 str(row[name]) for name in kind.label_fields if row.get(name)
             )
+        if kind is KEY and names_operator:
+            names |= dict.fromkeys(list_operator_ids(rows), OPERATOR)
     return names
 
 
@@ -182,11 +226,8 @@ def replace_ids(row: Mapping[str, str], names: Mapping[str, str], *columns: str)
     return {**row, **named, **{f"{column}_id": row[column] for column in columns}}
 
 
-def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
-    """Returns the id of the project, user or key that a text names, or the text itself without one.
-
-    `fallback_meaning`: describes a text without such an object.
-    """
+def _find_owner(server: "Admin", text: str) -> str | None:
+    """Returns the id of the project, user or key that a text names; None without one."""
     _reject_secret(text)
     kinds = tuple(OWNERS.values())
     if any(kind.is_id(text) for kind in kinds):
@@ -194,10 +235,7 @@ def _find_owner(server: "Admin", text: str, fallback_meaning: str) -> str:
     matches = [
         (kind, row) for kind in kinds for row in _list_matches(kind, server.list(f"{kind.noun}s"), text)
     ]
-    if matches:
-        return _require_single(matches, text)
-    note(f"used {text!r} as {fallback_meaning}: you can see no project, user or key of this name")
-    return text
+    return _require_single(matches, text) if matches else None
 
 
 def _has_ended(row: JsonObject, expiry_field: str) -> bool:

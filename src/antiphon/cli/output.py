@@ -51,13 +51,14 @@ def print_list(
     empty_message: str,
     as_json: bool,
     wide_columns: Sequence[str] = (),
+    long_column: str | None = None,
 ) -> None:
     """Prints objects as JSON under their noun, or as a table without `wide_columns`; without objects, prints
-    `empty_message`."""
+    `empty_message`. See `print_table` for `long_column`."""
     if as_json:
         print_json({noun: rows})
     else:
-        print_table([format_row(row) for row in rows], empty_message, wide_columns)
+        print_table([format_row(row) for row in rows], empty_message, wide_columns, long_column)
 
 
 def print_object(json_object: JsonObject, as_json: bool) -> None:
@@ -82,45 +83,91 @@ def format_fields(row: JsonObject, *names: str) -> dict[str, str]:
 
 
 def print_table(
-    rows: Sequence[Mapping[str, str]], empty_message: str, hidden_columns: Sequence[str] = ()
+    rows: Sequence[Mapping[str, str]],
+    empty_message: str,
+    hidden_columns: Sequence[str] = (),
+    long_column: str | None = None,
 ) -> None:
     """Prints rows as a table without `hidden_columns`, or `empty_message` if there are no rows.
 
-    In a terminal, cells of a table that is too wide break between words. Users copy names and ids, so a word
-    breaks only if that is not enough, the longest first.
+    Output to a pipe has one line for each row, of any length. `long_column`: see `_print_in_terminal`.
     """
     if not rows:
         print(empty_message)
         return
     from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     columns = {
         name: [escape_unprintable(row[name]) for row in rows]
         for name in rows[0]
         if name not in hidden_columns
     }
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    widths = [max(map(cell_len, (name, *cells))) for name, cells in columns.items()]
-    least_widths = [
-        max(map(cell_len, (name, *(word for cell in cells for word in cell.split()))))
+    widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
+    if not sys.stdout.isatty():
+        for cells in ([name.upper() for name in columns], *zip(*columns.values(), strict=True)):
+            padded = (
+                text + " " * (widths[name] - cell_len(text))
+                for name, text in zip(columns, cells, strict=True)
+            )
+            print((" " * COLUMN_GAP).join(padded).rstrip())
+    else:
+        _print_in_terminal(columns, widths, long_column)
+
+
+def _print_in_terminal(
+    columns: Mapping[str, Sequence[str]], widths: Mapping[str, int], long_column: str | None
+) -> None:
+    """Prints the columns of a table, each with the width of its longest cell.
+
+    Cells of a table that is too wide break between words, and `long_column` follows below each row. If words
+    would break, each row becomes a block with a line for each column, because users copy names and ids.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    least_widths = {
+        name: max(map(cell_len, (name, *(word for cell in cells for word in cell.split()))))
         for name, cells in columns.items()
-    ]
-    excess = sum(widths) + COLUMN_GAP * (len(widths) - 1) - console.width
-    while excess > 0 and max(widths) > 1:
-        index = max(
-            range(len(widths)), key=lambda index: (widths[index] > least_widths[index], widths[index])
-        )
-        widths[index] -= 1
-        excess -= 1
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
-    for name, width in zip(columns, widths, strict=True):
-        table.add_column(name.upper(), overflow="fold", width=width)
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*map(Text, cells))
-    console.print(table)
+    }
+
+    def find_excess(sizes: Mapping[str, int]) -> int:
+        return sum(sizes.values()) + COLUMN_GAP * (len(sizes) - 1) - console.width
+
+    has_long_cells = long_column is not None and find_excess(widths) > 0
+    names = [name for name in columns if not (has_long_cells and name == long_column)]
+    if find_excess({name: least_widths[name] for name in names}) > 0:
+        for index, cells in enumerate(zip(*columns.values(), strict=True)):
+            block = Table.grid("name", "text", padding=(0, COLUMN_GAP, 0, 0))
+            block.columns[1].overflow = "fold"
+            for name, text in zip(columns, cells, strict=True):
+                block.add_row(Text(name.upper(), "bold"), Text(text))
+            console.print(*([] if index == 0 else [""]), block, sep="\n")
+        return
+    shown_widths = {name: widths[name] for name in names}
+    while find_excess(shown_widths) > 0:
+        widest = max(names, key=lambda name: (shown_widths[name] > least_widths[name], shown_widths[name]))
+        shown_widths[widest] -= 1
+
+    def build_table(first: int, end: int | None) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
+        table.show_header = first == 0
+        for name, width in shown_widths.items():
+            table.add_column(name.upper(), overflow="fold", width=width)
+        for cells in zip(*(columns[name][first:end] for name in names), strict=True):
+            table.add_row(*map(Text, cells))
+        return table
+
+    if not has_long_cells or long_column is None:
+        console.print(build_table(0, None))
+        return
+    for index, text in enumerate(columns[long_column]):
+        console.print(build_table(index, index + 1))
+        if text:
+            console.print(Padding(Text(text), (0, 0, 0, 2 * COLUMN_GAP)))
 
 
 def print_fields(json_object: JsonObject) -> None:

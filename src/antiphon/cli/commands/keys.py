@@ -1,5 +1,7 @@
 """`antiphon keys` and `antiphon audit`: the keys of a running server, and its audit log."""
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -18,12 +20,15 @@ from antiphon.cli.admin_client import (
 from antiphon.cli.commands.limits import describe_limits, parse_limit
 from antiphon.cli.console import now, parse_duration, parse_past, parse_time
 from antiphon.cli.names import (
+    ID_SUFFIX,
     KEY,
+    LIMIT,
     OWNERS,
     PROJECT,
     USER,
     fetch_names,
     find_audited_id,
+    find_author_ids,
     find_id,
     find_optional_id,
     replace_ids,
@@ -47,6 +52,13 @@ from antiphon.errors import SettingsError
 app = console.create_group("keys", "Keys of a running server.")
 
 Key = Annotated[str, typer.Argument(help="Its id, prefix or note; not the key itself.")]
+
+AUDITED_ID = re.compile(rf"\b(?:(?:proj|user|limit)_{ID_SUFFIX}|{KEY.id_pattern})\b")
+"""An id in the texts of the audit log."""
+
+ABOUT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
+"""The fields that describe a limit or a price, by the first word of the action."""
+
 NO_KEYS = "there is no key that you may see; antiphon keys create makes one"
 
 
@@ -230,7 +242,10 @@ def audit(
     ] = None,
     actor: Annotated[
         str | None,
-        typer.Option(help="Only changes by this user or key: name, e-mail address, prefix or id."),
+        typer.Option(
+            help="Only changes by this user or key: name, e-mail address, prefix or id; or operator, for the "
+            "operator's key of this machine."
+        ),
     ] = None,
     project: Annotated[
         str | None,
@@ -250,18 +265,25 @@ def audit(
         times = {"since": since, "until": until}
         query = {name: str(parse_past(text)) for name, text in times.items() if text is not None}
         query |= {"target": find_audited_id(server, target)} if target else {}
-        query |= {"actor": find_audited_id(server, actor)} if actor else {}
         query |= {"project": find_id(server, PROJECT, project)} if project else {}
-        rows = server.list("audit", limit=limit, query=query)
-        actor_and_target_ids = (
-            [] if as_json else [str(row.get(name)) for row in rows for name in ("actor", "target")]
-        )
-        names = fetch_names(
-            server, [kind for kind in OWNERS.values() if any(map(kind.is_id, actor_and_target_ids))]
-        )
-        hidden = () if wide else ("client", "id", "actor_id", "target_id")
+        authors = [{"actor": author} for author in find_author_ids(server, actor)] if actor else [{}]
+        rows = [row for author in authors for row in server.list("audit", limit=limit, query=query | author)]
+        if len(authors) > 1:
+            rows = sorted(rows, key=lambda row: -int(str(row.get("id"))))[:limit]
+        ids = set() if as_json else {*AUDITED_ID.findall(json.dumps(rows))}
+        ids |= {str(row.get(name)) for row in rows for name in ("actor", "target") if not as_json}
+        kinds = [kind for kind in OWNERS.values() if any(map(kind.is_id, ids))]
+        names = fetch_names(server, kinds, names_operator=True)
+        if any(map(LIMIT.is_id, ids)):
+            names |= {str(row.get("id")): describe_limits([row]) for row in server.list("limits")}
         print_list(
-            "audit", rows, lambda row: _format_audit_row(row, names), "nothing was changed", as_json, hidden
+            "audit",
+            rows,
+            lambda row: _format_audit_row(row, names, wide),
+            "nothing was changed",
+            as_json,
+            () if wide else ("client", "id", "actor_id", "target_id"),
+            long_column="change",
         )
 
 
@@ -307,16 +329,29 @@ def _print_key(response: JsonObject, as_json: bool) -> None:
         print_fields({**fields, "limits": describe_limits(response.get("limits")) or None})
 
 
-def _format_audit_row(row: JsonObject, names: Mapping[str, str]) -> dict[str, str]:
-    changes = row.get("changes")
-    texts = (
-        [_format_change(change) for change in changes if isinstance(change, dict)]
-        if isinstance(changes, list)
-        else []
-    )
-    prefix = f"{row['about']}: " if row.get("about") else ""
+def _format_audit_row(row: JsonObject, names: Mapping[str, str], wide: bool) -> dict[str, str]:
+    """Formats a change with names in the place of ids. `wide`: whether the ids follow the names."""
+
+    def replace_id(match: re.Match[str]) -> str:
+        id_, name = match[0], names.get(match[0])
+        return f"{name} ({id_})" if name and wide else name or id_
+
     fields = format_fields(row, "at", "actor", "action", "target")
-    fields |= {"change": prefix + "; ".join(texts), "client": str(row.get("client") or "")}
+    # A limit or a price has no name, so its description is the target and not repeated in the change.
+    about, about_fields = (
+        str(row.get("about") or ""),
+        ABOUT_FIELDS.get(fields["action"].partition(".")[0], ()),
+    )
+    changes = row.get("changes")
+    texts = [
+        AUDITED_ID.sub(replace_id, _format_change(change))
+        for change in (changes if isinstance(changes, list) else [])
+        if isinstance(change, dict) and not (about and change.get("field") in about_fields)
+    ]
+    if about:
+        about = AUDITED_ID.sub(lambda match: names.get(match[0]) or match[0], about)
+        names = {**names, fields["target"]: about}
+    fields |= {"change": "; ".join(texts), "client": str(row.get("client") or "")}
     return replace_ids(fields | format_fields(row, "id"), names, "actor", "target")
 
 

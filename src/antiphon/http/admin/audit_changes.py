@@ -47,10 +47,18 @@ def list_changes(action: str, detail: Mapping[str, object]) -> list[AuditChange]
     return changes
 
 
-def describe_subject(detail: Mapping[str, object]) -> str:
-    """Describes the object of an entry: the subject and target of a limit, the models of a price. Empty if
-    the entry does not contain it."""
-    return " ".join(str(value) for value in _get_object(detail, AUDIT_ABOUT).values() if value)
+SUBJECT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
+"""The fields that describe a limit or a price, by the first word of the action."""
+
+
+def describe_subject(action: str, detail: Mapping[str, object]) -> str:
+    """Describes the object of an entry: the subject and target of a limit, the models of a price. Empty for
+    other objects, which have names."""
+    # A new or removed object is in `detail` itself.
+    subject = _get_object(detail, AUDIT_ABOUT) or {
+        name: detail.get(name) for name in SUBJECT_FIELDS.get(action.partition(".")[0], ())
+    }
+    return " ".join(str(value) for value in subject.values() if value)
 
 
 def remove_context(detail: Mapping[str, object]) -> dict[str, object]:

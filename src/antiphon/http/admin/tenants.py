@@ -412,6 +412,6 @@ def build_audit_card(entry: AuditEntry) -> AuditCard:
         client=entry.client,
         detail=remove_context(detail),
         time=format_moment(entry.at),
-        about=describe_subject(detail),
+        about=describe_subject(entry.action, detail),
         changes=list_changes(entry.action, detail),
     )
