@@ -70,7 +70,7 @@ async def test_a_service_key_acts_for_its_project_and_members(world):
 
 async def test_an_access_token_speaks_in_the_projects_of_its_user(world):
     token = world.give(KeyKind.ACCESS_TOKEN, user="ann")
-    with pytest.raises(MissingParameter, match="several projects \\(one, two\\)"):
+    with pytest.raises(MissingParameter, match="several projects: One \\(one\\), Two \\(two\\); name"):
         await world.ring.verify(token, NOBODY)
     owner = await world.ring.verify(token, RequestedScope(project="one"))
     viewer = await world.ring.verify(token, RequestedScope(project="two"))

@@ -110,7 +110,7 @@ def entry(number: int, actor: str, action: str, target: str, /, **changes: objec
     return {"id": number, "at": 60, **texts}
 
 
-def test_the_audit_shows_names_in_the_place_of_ids(antiphon: Run, server: Scripted) -> None:
+def test_the_audit_shows_names_in_the_place_of_ids(antiphon: Run, server: Scripted, tmp_path: Path) -> None:
     limit = {"subject": "key", "target": KEY, "measure": "cost", "window": "month", "amount": "10.00"}
     rows = (
         entry(3, OPERATOR_KEY, "limit.create", LIMIT, about=f"key {KEY} cost month", **limit),
@@ -118,8 +118,8 @@ def test_the_audit_shows_names_in_the_place_of_ids(antiphon: Run, server: Script
         entry(1, "antiphon serve", "key.rotate", KEY, successor=OPERATOR_KEY, limits=LIMIT),
     )
     limits = {"id": LIMIT, "measure": "requests", "window": "minute", "amount": 600}
-    (antiphon.keywords["cwd"] / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
-    env = {"ANTIPHON_HOME": str(antiphon.keywords["cwd"])}
+    (tmp_path / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
+    env = {"ANTIPHON_HOME": str(tmp_path)}
     for wide in ([], ["--wide"]):
         keys = page(NAMED["keys"], OPERATOR_ROW)
         server.answers = [page(*rows), page(NAMED["projects"]), page(NAMED["users"]), keys, page(limits)]
@@ -146,20 +146,21 @@ def test_the_audit_shows_names_in_the_place_of_ids(antiphon: Run, server: Script
             ]
 
 
-def test_the_audit_of_the_operator_is_found_also_before_a_rotation(antiphon: Run, server: Scripted) -> None:
-    home = antiphon.keywords["cwd"]
+def test_the_audit_of_the_operator_is_found_also_before_a_rotation(
+    antiphon: Run, server: Scripted, tmp_path: Path
+) -> None:
     words = ["audit", "--actor", "operator", "--limit", "2", "--json", "--url", server.url]
     server.answers = [page(EARLIER_ROW), page(), page(), page(EARLIER_ROW)]
-    refused = antiphon(*words, env={"ANTIPHON_HOME": str(home)})
+    refused = antiphon(*words, env={"ANTIPHON_HOME": str(tmp_path)})
     assert (refused.returncode, refused.stdout) == (1, "")
     assert (
         "this machine has no operator's key of this server; give a user's name, the prefix" in refused.stderr
     )
-    (home / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
+    (tmp_path / "admin.key").write_text("ak_4f0c6e1a2b3d_" + "x" * 43)
     later = [entry(number, OPERATOR_KEY, "key.create", KEY) for number in (4, 2)]
     earlier = [entry(number, "key_000000000009", "key.create", KEY) for number in (3, 1)]
     server.answers = [page(OPERATOR_ROW, EARLIER_ROW), page(*later), page(*earlier)]
-    done = antiphon(*words, env={"ANTIPHON_HOME": str(home)})
+    done = antiphon(*words, env={"ANTIPHON_HOME": str(tmp_path)})
     assert [row["id"] for row in json.loads(done.stdout)["audit"]] == [4, 3]
     actors = [path.partition("actor=")[2] for _, path, _, _ in server.asked if "/audit" in path]
     assert actors == [OPERATOR_KEY, "key_000000000009"]

@@ -120,6 +120,37 @@ def test_used_and_remaining_amounts_agree_with_the_ledger(place: Place) -> None:
     assert place.operator.get("/admin/v1/usage/entries", params=asked).json()["data"] == []
 
 
+def test_a_refusal_names_the_project_or_the_key_with_its_id(place: Place) -> None:
+    def make(noun: str, **values: object) -> dict[str, Any]:
+        made = place.operator.post(f"/admin/v1/{noun}", json=values)
+        assert made.status_code == 201, made.text
+        return dict(made.json())
+
+    def refuse(secret: str) -> str:
+        reply = place.client.post("/v1/completions", json=TEXT, headers=_bearer(secret))
+        assert reply.status_code in (400, 403, 429)
+        return str(reply.json()["error"]["message"])
+
+    project, other = (make("projects", name=name)["id"] for name in ("Research", "Sales"))
+    key = make("keys", kind="service", project=project)
+    limits = [
+        make("limits", subject="project", target=project, measure=measure, amount=0, window="day")["id"]
+        for measure in ("requests", "cost")
+    ]
+    assert f"for the project Research ({project}); the operator adds a price" in refuse(key["secret"])
+    place.operator.delete(f"/admin/v1/limits/{limits[1]}")
+    assert f"0 requests per day for the project Research ({project}): ask for less" in refuse(key["secret"])
+    place.operator.delete(f"/admin/v1/limits/{limits[0]}")
+    make("limits", subject="key", target=key["id"], measure="requests", amount=0, window="minute")
+    assert f"for the key {key['prefix']} ({key['id']}): ask for less" in refuse(key["secret"])
+    user = make("users", name="Ann")["id"]
+    for each in (project, other):
+        path = f"/admin/v1/projects/{each}/members/{user}"
+        assert place.operator.put(path, json={"role": "member"}).status_code == 200
+    token = make("keys", kind="access_token", user=user)["secret"]
+    assert f"several projects: Research ({project}), Sales ({other}); name the id" in refuse(token)
+
+
 def test_a_service_key_that_acts_for_users_counts_for_its_project_alone(place: Place) -> None:
     """Whatever it uses, the users have their own limits to themselves, also limits that are set later and
     begin with what the ledger knows."""
@@ -155,4 +186,4 @@ def test_a_service_key_that_acts_for_users_counts_for_its_project_alone(place: P
     limit_requests("user", users[1], 2)
     assert [ask(bob).status_code for _ in range(3)] == [200, 200, 429]
     refused = ask(bot, **{"x-user-id": users[1]})
-    assert refused.status_code == 429 and f"the project {other}" in refused.json()["error"]["message"]
+    assert refused.status_code == 429 and f"the project Other ({other})" in refused.json()["error"]["message"]

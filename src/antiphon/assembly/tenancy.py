@@ -86,7 +86,9 @@ def build_tenancy(
 
     def distribute(directory: Directory) -> None:
         """Passes a new directory to all parts that have a copy in memory, and reports its revision."""
-        limit_index.update(directory.limits, directory.prices, directory.build_families())
+        limit_index.update(
+            directory.limits, directory.prices, directory.build_families(), directory.build_limit_names()
+        )
         recorder.update_projects(directory)
         keyring.replace_directory(directory)  # last: when a new key is accepted, its limits are known
         for watcher in watchers:

@@ -59,6 +59,11 @@ class DirectoryIndex(Struct, frozen=True):
         """Lists the projects of a user that are not archived."""
         return [project for project, member in self.roles if member == user and self.is_open(project)]
 
+    def describe_project(self, id_: str) -> str:
+        """Describes a project by its name and id. Only for callers who can see it."""
+        project = self.projects.get(id_)
+        return id_ if project is None or project.name == id_ else f"{project.name} ({id_})"
+
     def is_open(self, project: str | None) -> bool:
         """Whether a project exists and is not archived."""
         stored_project = self.projects.get(project or "")

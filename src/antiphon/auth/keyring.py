@@ -204,9 +204,10 @@ class Keyring:
         if not projects:
             raise PermissionDenied("the user is not a member of any project", param="x-project-id")
         if len(projects) > 1 and not scope.takes_oldest:
+            shown = ", ".join(map(self._index.describe_project, sorted(projects)[:8]))
             raise MissingParameter(
-                f"the user is a member of several projects ({', '.join(sorted(projects)[:8])}); name one in "
-                "the header X-PROJECT-ID",
+                f"the user is a member of several projects: {shown}; name the id of one in the header "
+                "X-PROJECT-ID",
                 param="x-project-id",
             )
         return min(projects, key=lambda id_: (self._index.projects[id_].created, id_))

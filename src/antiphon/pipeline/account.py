@@ -376,9 +376,12 @@ class RequestAccount:
     def _count_refusal(
         self, accounting: Accounting, refusal: RateLimited | BudgetExceeded | LargerThanLimit
     ) -> None:
-        """Counts a refusal in the metrics, and remembers the exhausted limit."""
+        """Counts a refusal in the metrics, remembers the exhausted limit, and names its subject in the
+        message. The limiter knows ids only."""
         for limit in self._limits:
             if limit.id == refusal.limit:
+                subject = f"{limit.subject} {limit.target}"
+                refusal.message = refusal.message.replace(subject, self._rules.describe_subject(limit), 1)
                 self._metrics.count_refusal(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
                     accounting.exhausted.add(limit, self._context.clock.monotonic())
@@ -398,8 +401,8 @@ class RequestAccount:
             if limit.measure is Measure.COST:
                 raise PermissionDenied(
                     f"the model {model} has no price here, so a limit in cost that applies cannot count it: "
-                    f"{format_decimal(limit.amount)} per {limit.window} for the {limit.subject} "
-                    f"{limit.target}; the operator adds a price, 0 where it is free "
+                    f"{format_decimal(limit.amount)} per {limit.window} for the "
+                    f"{rules.describe_subject(limit)}; the operator adds a price, 0 where it is free "
                     f"(antiphon prices add {name})",
                     param="model",
                 )

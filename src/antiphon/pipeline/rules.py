@@ -26,9 +26,10 @@ class RuleSet:
         limits: tuple[Limit, ...] = (),
         prices: tuple[Price, ...] = (),
         families: Mapping[str, str] = MappingProxyType({}),
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`families` maps the id of each successor key to the id of its first key. A limit of one key applies
-        to its whole family."""
+        to its whole family. `names`: the names of projects, users and keys that have limits, by id."""
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
@@ -37,6 +38,7 @@ class RuleSet:
         self._prices_by_model: dict[str, tuple[Price, ...]] = {}
         self._limits_by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
+        self._names = names
         for limit in limits:
             is_key_limit = limit.subject is Subject.KEY
             target = families.get(limit.target, limit.target) if is_key_limit else limit.target
@@ -68,6 +70,11 @@ class RuleSet:
                 if limit.models is None or matches((limit.models,), model):
                     yield limit
 
+    def describe_subject(self, limit: Limit) -> str:
+        """Describes the subject of a limit by its name and id."""
+        name = None if limit.subject is Subject.MODEL else self._names.get(limit.target)
+        return f"{limit.subject} {f'{name} ({limit.target})' if name else limit.target}"
+
     def find_price(self, model: str, unix_seconds: int) -> Price | None:
         """Returns the price at a time (Unix seconds); None if there is none. Of several prices the one with
         the longest matching pattern is used, and of these the latest."""
@@ -94,9 +101,10 @@ class LimitIndex:
         limits: tuple[Limit, ...],
         prices: tuple[Price, ...],
         families: Mapping[str, str] = MappingProxyType({}),
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Replaces the rule set."""
-        self.rules = RuleSet(limits, prices, families)
+        self.rules = RuleSet(limits, prices, families, names)
 
 
 class ExhaustedLimits:

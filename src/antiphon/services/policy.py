@@ -116,6 +116,10 @@ class AccessPolicy:
         self._index = index or DirectoryIndex.from_directory(directory)
         self._now = now
 
+    def describe_project(self, id_: str) -> str:
+        """Describes a project that the actor can see by its name and id."""
+        return self._index.describe_project(id_)
+
     def list_projects(self, actor: Actor) -> list[Project]:
         """Lists the projects that the actor can see: all for the operator, one for a key bound to a project,
         the user's projects for others."""
@@ -246,7 +250,10 @@ class AccessPolicy:
                 "a key cannot have more models or endpoints than the key that creates it: name fewer"
             )
         if actor.is_bound and key.project != actor.project:
-            raise PermissionDenied(f"this key is only for the project {actor.project}: set project to it")
+            raise PermissionDenied(
+                f"this key is only for the project {self.describe_project(actor.project)}: "
+                "set project to its id"
+            )
         if actor.expires is not None and (key.expires is None or key.expires > actor.expires):
             raise PermissionDenied(
                 f"this key ends at {actor.expires}: set expires_at to this time or an earlier one"

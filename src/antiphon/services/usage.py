@@ -133,8 +133,8 @@ class UsageService:
                 find_by_id(self._changes.policy.list_projects(actor), condition.value or "", "project")
             if not actor.admin and condition.value != actor.project:
                 raise PermissionDenied(
-                    f"this key acts in {actor.project}: choose another of "
-                    "its projects with the header X-PROJECT-ID",
+                    f"this key acts in {self._changes.policy.describe_project(actor.project)}: "
+                    "choose another of its projects with the header X-PROJECT-ID",
                     param="project",
                 )
 

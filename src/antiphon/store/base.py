@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelection, LedgerReport, UsedAmounts
-from antiphon.domain.limits import BudgetWarning, Limit
+from antiphon.domain.limits import BudgetWarning, Limit, Subject
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import (
@@ -48,6 +48,15 @@ class Directory(Struct, frozen=True):
             for stored_key in self.keys
             if stored_key.key.family is not None
         }
+
+    def build_limit_names(self) -> dict[str, str]:
+        """Returns the names of the projects, users and keys that have limits, by id. A key's name is its
+        prefix."""
+        names = {key.key.id: key.key.prefix for key in self.keys}
+        names |= {project.id: project.name for project in self.projects}
+        names |= {user.id: user.name for user in self.users}
+        ids = {limit.target for limit in self.limits if limit.subject is not Subject.MODEL}
+        return {id_: names[id_] for id_ in ids if names.get(id_, id_) != id_}
 
 
 class ChangeAuthor(Struct, frozen=True):
