@@ -203,6 +203,17 @@ def cache_checked(root: Path, *paths: str) -> Finding:
     return check_cache(Settings(hub=HubSettings(cache=str(root)), models=models))
 
 
+def test_models_of_the_hub_and_of_wheels_are_counted(tmp_path: Path):
+    assert f"{tmp_path}: 0 fetched, " in cache_checked(tmp_path).message
+    (tmp_path / "smollm2").mkdir()
+    (tmp_path / "smollm2" / "smollm2.gguf").touch()
+    cache, reference = HubCache(tmp_path), parse("hf:owner/fetched:file.gguf")
+    cache.build_file_path(reference, "ab" * 20).parent.mkdir(parents=True)
+    cache.build_file_path(reference, "ab" * 20).touch()
+    cache.add_reference(reference, "cd" * 20, "ab" * 20)
+    assert f"{tmp_path}: 2 fetched, " in cache_checked(tmp_path).message
+
+
 def test_a_cache_that_cannot_be_read(tmp_path: Path):
     (tmp_path / "file").write_text("not a directory")
     broken = cache_checked(tmp_path / "file", "hf:owner/repo:file.gguf")

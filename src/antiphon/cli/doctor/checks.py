@@ -77,7 +77,7 @@ from antiphon.weights.kv_cache_size import (
     compute_text_token_bytes,
     measure_available_memory,
 )
-from antiphon.weights.wheel_model import get_wheel_model
+from antiphon.weights.wheel_model import WHEEL_MODELS, find_wheel_model, get_wheel_model
 
 
 class OwnServer(Struct, frozen=True):
@@ -297,7 +297,8 @@ def check_cache(settings: Settings) -> Finding:
     read_severity = FindingSeverity.BROKEN if fetched_models else FindingSeverity.ADVICE
     try:
         os.listdir(path)
-        entries = cache.list_files()
+        count = len(cache.list_files())
+        count += sum(find_wheel_model(model, cache.root) is not None for model in WHEEL_MODELS.values())
         has_missing_model = any(
             find_fetched_path(model.path, settings.hub) is None for model in fetched_models
         )
@@ -310,7 +311,7 @@ def check_cache(settings: Settings) -> Finding:
         write_severity = FindingSeverity.BROKEN if has_missing_model else FindingSeverity.ADVICE
         return report_problem("cache-unusable", f"cannot write to the model cache {path}", write_severity)
     return report_ok(
-        "cache", f"{cache.root}: {len(entries)} fetched, {cache.count_free_bytes() / GIGABYTE:.0f} GB free"
+        "cache", f"{cache.root}: {count} fetched, {cache.count_free_bytes() / GIGABYTE:.0f} GB free"
     )
 
 
