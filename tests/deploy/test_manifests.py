@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml  # type: ignore[import-untyped]  # noqa: TID251 - only safe_load
 from antiphon.settings.loading import load_settings
 from tests.support.docs import ROOT
 from tests.support.programs import require_program
+from tests.support.stores import open_new_store
 
 pytestmark = pytest.mark.deploy
 
@@ -123,10 +125,53 @@ def test_compose_takes_its_file() -> None:
     done = show_config("compose.yaml", **SECRETS)
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
-    assert set(services) == {"antiphon", "postgresql", "redis", "prometheus", "alertmanager", "grafana"}
+    others = {"backup", "postgresql", "redis", "prometheus", "alertmanager", "grafana"}
+    assert set(services) == {"antiphon"} | others
     assert services["antiphon"]["read_only"] is True
     refused = show_config("compose.yaml")
     assert refused.returncode != 0 and "deploy/.env" in refused.stderr
+
+
+def test_compose_makes_backups_where_the_server_keeps_its_files(tmp_path: Path) -> None:
+    """The service's own script makes a backup whose age the server shows, no second one on the same day, and
+    leaves no folder of a failed one."""
+    (compose,) = load(DEPLOY / "compose.yaml")
+    service, server = compose["services"]["backup"], compose["services"]["antiphon"]
+    assert {"home:/var/lib/antiphon", "backup:/backup", "./settings:/etc/antiphon:ro"} <= {
+        *service["volumes"]
+    }
+    assert {"home:/var/lib/antiphon", "backup:/backup"} <= {*server["volumes"]}
+    assert service["build"]["target"] == "backup" and service["read_only"] is True
+    dockerfile = (DEPLOY / "Dockerfile").read_text("utf-8")
+    assert re.findall(r"^FROM (\S+)(?: AS (\w+))?", dockerfile, re.MULTILINE)[-2:] == [
+        ("server", "backup"),
+        ("server", ""),
+    ]
+    assert re.search(r"install --directory --owner antiphon .* /backup$", dockerfile, re.MULTILINE)
+    (script,) = service["command"]
+    home, backups, programs = (tmp_path / name for name in ("home", "backups", "programs"))
+    for folder in (home, backups, programs):
+        folder.mkdir()
+    (home / "pepper").write_text("p" * 64)
+    open_new_store(home / "antiphon.db").close()
+    settings = tmp_path / "antiphon.toml"
+    (programs / "sleep").write_text(
+        '#!/bin/sh\necho "$1" >> "$BACKUPS/slept"\n[ $(wc -l < "$BACKUPS/slept") -lt 4 ]\n'
+    )
+    (programs / "antiphon").write_text(f'#!/bin/sh\nexec {sys.executable} -m antiphon "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true", "SETTINGS": str(settings)}
+    env |= {"BACKUPS": str(backups), "KEPT": str(service["environment"]["KEPT"])}
+    env |= {"PATH": f"{programs}:{os.environ['PATH']}"}
+    for text, slept in (("[server\n", ["50m"]), ("", ["10m", "10m", "10m", "10m"])):
+        settings.write_text(text)
+        (backups / "slept").write_text("x\n" * (4 - len(slept)))
+        command = ["bash", "-ec", f"set -e; {script.replace('$$', '$')}"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert (backups / "slept").read_text().splitlines()[4 - len(slept) :] == slept, done.stderr
+        assert len([path for path in backups.iterdir() if path.is_dir()]) == (1 if text == "" else 0)
+    assert (home / "last-backup").exists()
 
 
 def test_compose_gives_a_server_the_gpus() -> None:
