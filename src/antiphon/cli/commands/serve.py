@@ -291,6 +291,8 @@ class SettingsSource:
         it, every model would be replaced by the demo model.
         """
         if self._file is not None and self._options.find_file() != self._file:
+            if self._file.exists():
+                raise SettingsError(f"the settings file {self._file} is not a regular file: put a file there")
             raise SettingsError(
                 f"the settings file {self._file} is gone, or another one is found before it: put it back, "
                 "or restart the server"

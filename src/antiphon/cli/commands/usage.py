@@ -220,9 +220,9 @@ def usage(
     """Show usage and cost, in total and over time."""
 
     with connect_admin(url) as server:
-        output_format = _parse_format(requested_format, entries)
         if entries:
             _require_no_sum_options(by, limit)
+        output_format = _parse_format(requested_format, entries)
         conditions, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
         selection = Selection("model" if by is None else by, *times, _find_ids(server, conditions))
         if output_format == "table":

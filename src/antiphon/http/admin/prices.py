@@ -149,6 +149,7 @@ class PriceResource:
     async def add(self, request: Request) -> Response:
         """Adds a price."""
         price_request = decode_request(request.body, NewPrice).to_request()
+        self._warnings.require_used_price(request.actor, price_request.models)
         return self._answer_price(request.actor, await self._prices.add(request.actor, price_request), 201)
 
     async def change(self, request: Request) -> Response:

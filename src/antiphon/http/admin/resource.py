@@ -334,6 +334,13 @@ class ModelWarnings:
             warnings.append(_explain_unpriced(refused))
         return warnings
 
+    def require_used_price(self, actor: Actor, models: str) -> None:
+        """Raises InvalidValue for a price of a routed model's own name. No request would have this price."""
+        served = self._list_price_names(self.list_served(actor))
+        is_used = any(models in names for names in served.values()) or self._prices_chosen_models(models)
+        if models in served and not is_used:
+            raise InvalidValue(_explain_unused(models, served[models]), param="models")
+
     def _list_price_names(self, served: Iterable[str]) -> dict[str, set[str]]:
         """Returns the price names of each model's routes. Skips model patterns, because callers choose the
         vendor's model there."""
