@@ -8,8 +8,7 @@ methods in one event loop. A file stores the state of the limiter during a resta
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from operator import add
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import antiphon
@@ -129,13 +128,6 @@ class ClaimPart(Struct):
         counter = self.limit_counter.counter
         return sum(amount for window_slot, amount in self.additions if counter.is_current(now, window_slot))
 
-    def add(self, now: ClockReading, amount: int) -> None:
-        """Adds an amount to the claim, and counts it."""
-        limit_counter = self.limit_counter
-        limit_counter.reserved += amount
-        self.amount += amount
-        self.additions.append((limit_counter.counter.add(now, amount), amount))
-
     def settle(self, now: ClockReading, used: int) -> None:
         """Changes the claim's amount to the used amount. If less was used than reserved, subtracts the
         difference from the counter, the newest addition first. If more was used, adds the difference."""
@@ -148,6 +140,10 @@ class ClaimPart(Struct):
             window_slot, amount = additions.pop()
             counter.subtract(window_slot, min(amount, excess))
             excess -= amount
+
+
+CONCURRENT = Measure.CONCURRENT
+"""As a module name: the lookup of an enum member by attribute takes longer than a comparison."""
 
 
 class LocalLimiter:
@@ -177,13 +173,18 @@ class LocalLimiter:
         """Like `reserve`, for limits whose counters exist."""
         if claim in self._claims:
             raise ValueError(f"claim {claim} is already open")
-        now = self.now()
-        needed_amounts = [claim_amount(limit, amounts) for limit in limits]
-        parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        totals = self._require_room(limits, parts, needed_amounts, now)
-        self._add_claim(claim, parts, needed_amounts, now)
+        now, counters = self.now(), self._counters
+        parts, needed_amounts = [], []
+        for limit in limits:
+            limit_counter = counters.get(limit.id) or self._create_counter(limit, now)
+            limit_counter.limit, limit_counter.last_used = limit, now.monotonic
+            parts.append(ClaimPart(limit_counter, []))
+            measure = limit.measure
+            needed_amounts.append(1 if measure is CONCURRENT else amounts.get_amount(measure))
+        statuses = self._count(limits, parts, needed_amounts, now)
+        self._open_claim(claim, parts)
         self._drop_one_unused(now)
-        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
+        return statuses
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
@@ -195,12 +196,10 @@ class LocalLimiter:
         parts = [by_id[limit.id] for limit in limits]
         now = self.now()
         needed_amounts = [amounts.get_amount(limit.measure) for limit in limits]
-        totals = self._require_room(limits, parts, needed_amounts, now)
-        for part, amount in zip(parts, needed_amounts, strict=True):
-            if amount:
-                part.add(now, amount)
+        statuses = self._count(limits, parts, needed_amounts, now)
+        for part in parts:
             part.is_extended = True
-        return _build_statuses(limits, parts, map(add, totals, needed_amounts), now)
+        return statuses
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
         now = self.now()
@@ -227,22 +226,14 @@ class LocalLimiter:
             if part.limit_counter.is_budget:
                 self._report_usage(part.limit_counter, now)
 
-    def _report_usage(self, limit_counter: LimitCounter, now: ClockReading) -> None:
-        """Reports the usage of a limit to the watch, without the amounts of open claims."""
+    def _report_usage(
+        self, limit_counter: LimitCounter, now: ClockReading, is_exhausted: bool = False
+    ) -> None:
+        """Reports the usage of a budget to the watch, without the amounts of open claims. `is_exhausted`:
+        whether the budget refused a request."""
         if self.watch is not None:
             used = limit_counter.counter.total(now) - limit_counter.reserved
-            self.watch.observe(limit_counter.limit, max(0, used), now.wall)
-
-    def _report_refusals(
-        self, refusals: Sequence[tuple[Refusal, int]], parts: Sequence[ClaimPart], now: ClockReading
-    ) -> None:
-        """Reports to the watch the budgets that refused a request. `refusals`: each with the index of its
-        limit in `parts`."""
-        for refusal, index in refusals:
-            limit_counter = parts[index].limit_counter
-            if self.watch is not None and isinstance(refusal, BudgetExceeded):
-                used = max(0, limit_counter.counter.total(now) - limit_counter.reserved)
-                self.watch.observe(limit_counter.limit, used, now.wall, is_exhausted=True)
+            self.watch.observe(limit_counter.limit, max(0, used), now.wall, is_exhausted)
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
         """Counts a claim that a process already had open before this limiter started. Refuses nothing. Raises
@@ -250,8 +241,13 @@ class LocalLimiter:
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
-            parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-            self._add_claim(claim, parts, [claim_amount(limit, amounts) for limit in limits], now)
+            parts = []
+            for limit in limits:
+                limit_counter, amount = self._find_counter(limit, now), claim_amount(limit, amounts)
+                limit_counter.reserved += amount
+                additions = [(limit_counter.counter.add(now, amount), amount)] if amount else []
+                parts.append(ClaimPart(limit_counter, additions, amount))
+            self._open_claim(claim, parts)
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
@@ -261,8 +257,7 @@ class LocalLimiter:
         """Like `read_status`, for limits whose counters exist."""
         now = self.now()
         parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        totals = [part.limit_counter.counter.total(now) for part in parts]
-        return _build_statuses(limits, parts, totals, now)
+        return self._count(limits, parts, [0] * len(parts), now)
 
     async def aclose(self) -> None:
         self._claims.clear()
@@ -320,49 +315,70 @@ class LocalLimiter:
 
     # --- helpers ---
 
-    def _require_room(
+    def _count(
         self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
-    ) -> list[int]:
-        """Returns the amount of each limit that is used now. If limits have no room for the `needed` amounts,
-        raises the refusal that lasts longest."""
-        totals: list[int] = []
-        refusals: list[tuple[Refusal, int]] = []
+    ) -> tuple[LimitStatus, ...]:
+        """Adds the `needed` amounts to the parts and counts them, and returns the status of each limit. If
+        limits have no room, counts nothing and raises the refusal that lasts longest."""
+        totals, has_room = [], True
         for limit, part, amount in zip(limits, parts, needed, strict=True):
-            total = part.limit_counter.counter.total(now)
-            if amount and total + amount > limit.amount:
-                excess = total + amount - limit.amount
-                refusals.append((_build_limit_refusal(limit, part, amount, excess, now), len(totals)))
+            total = part.limit_counter.counter.total(now) + amount
+            if total > limit.amount and amount:
+                has_room = False
             totals.append(total)
-        if refusals:
-            self._report_refusals(refusals, parts, now)
-            try:
-                raise pick_longest(refusals, _build_statuses(limits, parts, totals, now))
-            finally:
-                del refusals  # the error's own traceback would keep the whole request in memory
-        return totals
-
-    def _add_claim(
-        self, claim: str, parts: list[ClaimPart], needed: Sequence[int], now: ClockReading
-    ) -> None:
-        """Opens a claim, and counts its amounts. `needed`: the amount for each part."""
-        self._claims[claim] = parts
-        for part, amount in zip(parts, needed, strict=True):
-            part.limit_counter.open_claims += 1
+        if not has_room:
+            raise self._build_refusal(limits, parts, needed, totals, now)
+        statuses = []
+        for limit, part, amount, total in zip(limits, parts, needed, totals, strict=True):
+            limit_counter = part.limit_counter
+            counter = limit_counter.counter
             if amount:
-                part.add(now, amount)
+                limit_counter.reserved += amount
+                part.amount += amount
+                part.additions.append((counter.add(now, amount), amount))
+            remaining = limit.amount - total if total < limit.amount else 0
+            statuses.append(LimitStatus(limit, remaining, counter.seconds_until_reset(now)))
+        return tuple(statuses)
+
+    def _build_refusal(
+        self,
+        limits: Sequence[Limit],
+        parts: Sequence[ClaimPart],
+        needed: Sequence[int],
+        totals: Sequence[int],
+        now: ClockReading,
+    ) -> Refusal:
+        """Builds the refusal that lasts longest, and reports the budgets that refuse to the watch. `totals`:
+        the used amount of each limit, with the `needed` one."""
+        refusals, statuses = [], []
+        for index, (limit, part, amount, total) in enumerate(zip(limits, parts, needed, totals, strict=True)):
+            counter = part.limit_counter.counter
+            if amount and total > limit.amount:
+                wait_s = counter.seconds_until_room(now, total - limit.amount)
+                refusal = build_refusal(limit, amount, part.count_initial(now), wait_s, now.wall)
+                refusals.append((refusal, index))
+                if isinstance(refusal, BudgetExceeded):
+                    self._report_usage(part.limit_counter, now, is_exhausted=True)
+            remaining = max(0, limit.amount - (total - amount))
+            statuses.append(LimitStatus(limit, remaining, counter.seconds_until_reset(now)))
+        return pick_longest(refusals, tuple(statuses))
+
+    def _open_claim(self, claim: str, parts: list[ClaimPart]) -> None:
+        self._claims[claim] = parts
+        for part in parts:
+            part.limit_counter.open_claims += 1
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
         """Returns the counter of a limit, and records when it was used. Creates the counter if it is
         missing."""
-        limit_counter = self._counters.get(limit.id)
-        if limit_counter is None:
-            limit_counter = LimitCounter(
-                limit, create_counter(limit), now.monotonic, is_budget=limit.is_budget
-            )
-            self._counters[limit.id] = limit_counter
-        limit_counter.last_used = now.monotonic
-        limit_counter.limit = limit
+        limit_counter = self._counters.get(limit.id) or self._create_counter(limit, now)
+        limit_counter.limit, limit_counter.last_used = limit, now.monotonic
         return limit_counter
+
+    def _create_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
+        counter = LimitCounter(limit, create_counter(limit), now.monotonic, is_budget=limit.is_budget)
+        self._counters[limit.id] = counter
+        return counter
 
     def _drop_one_unused(self, now: ClockReading) -> None:
         """Drops the counter at the front of the order if it was unused for UNUSED_NS. Moves it to the end if
@@ -402,31 +418,6 @@ class LocalLimiter:
         return ClockReading(int(self._clock.monotonic() * SECOND_NS), self._clock.wall())
 
 
-def _build_limit_refusal(
-    limit: Limit, part: ClaimPart, needed: int, excess: int, now: ClockReading
-) -> Refusal:
-    """Builds the error of one limit that has no room. `needed`: the amount that the request asks for.
-    `excess`: how much of it does not fit."""
-    return build_refusal(
-        limit,
-        needed,
-        part.count_initial(now),
-        part.limit_counter.counter.seconds_until_room(now, excess),
-        now.wall,
-    )
-
-
-def _build_statuses(
-    limits: Sequence[Limit], parts: Sequence[ClaimPart], totals: Iterable[int], now: ClockReading
-) -> tuple[LimitStatus, ...]:
-    """Returns the current status of each limit. `totals`: the amount of each limit that is used now."""
-    statuses = []
-    for limit, part, total in zip(limits, parts, totals, strict=True):
-        remaining = limit.amount - total if total < limit.amount else 0
-        statuses.append(LimitStatus(limit, remaining, part.limit_counter.counter.seconds_until_reset(now)))
-    return tuple(statuses)
-
-
 def claim_amount(limit: Limit, amounts: Amounts) -> int:
     """Returns the amount that a new claim reserves in a limit: one for a limit of concurrent requests."""
-    return 1 if limit.measure is Measure.CONCURRENT else amounts.get_amount(limit.measure)
+    return 1 if limit.measure is CONCURRENT else amounts.get_amount(limit.measure)

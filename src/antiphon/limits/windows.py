@@ -118,7 +118,10 @@ class SlidingWindow:
         return WINDOW / SECOND_NS
 
     def seconds_until_reset(self, now: ClockReading) -> float:
-        return self._seconds_left(now, next(reversed(self._buckets))) if self._buckets else 0.0
+        if not self._buckets:
+            return 0.0
+        left = (next(reversed(self._buckets)) + BUCKETS + 1) * BUCKET - now.monotonic
+        return left / SECOND_NS if left > 0 else 0.0
 
     def export_amounts(self) -> dict[int, int]:
         return dict(self._buckets)
@@ -152,7 +155,9 @@ class CalendarWindow:
         return self._periods.get(begin, 0)
 
     def add(self, now: ClockReading, amount: int) -> int:
-        begin, periods = self._find_begin(now.wall), self._periods
+        periods, (begin, end) = self._periods, self._period
+        if not begin <= now.wall < end:
+            begin = self._find_begin(now.wall)
         periods[begin] = periods.get(begin, 0) + amount
         periods.move_to_end(begin)
         while len(periods) > MAX_PERIODS:
