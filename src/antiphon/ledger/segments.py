@@ -42,9 +42,10 @@ MAGIC = b"\xff\xa7L1"
 """The magic number at the beginning of every record. The last digit increases when the format changes."""
 
 _HEAD = struct.Struct(">4sBII")
-_CHECK = struct.Struct(">I")
+"""The header without its checksum."""
+_HEADER = struct.Struct(">4sBIII")
 
-HEADER_BYTES = _HEAD.size + _CHECK.size
+HEADER_BYTES = _HEADER.size
 """The size of a header in bytes: everything before the payload."""
 
 MAX_PAYLOAD = 64 * 1024
@@ -62,35 +63,36 @@ class RecordKind(IntEnum):
 
 
 class SpoolRecord(NamedTuple):
-    """A parsed record."""
+    """A parsed record in the bytes of a file."""
 
     kind: int
     number: int
     """The same number for both records of a generation. No other generation in the file has it."""
     payload: bytes
-    size: int
-    """The size of the whole record in bytes."""
+    end: int
+    """The offset after the record."""
 
 
 def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
     """Builds a record: the header with its checksum, and the payload."""
-    head = _HEAD.pack(MAGIC, kind, number, len(payload))
-    return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
+    length = len(payload)
+    checksum = crc32(payload, crc32(_HEAD.pack(MAGIC, kind, number, length)))
+    return _HEADER.pack(MAGIC, kind, number, length, checksum) + payload
 
 
 def parse_record(data: bytes, offset: int) -> SpoolRecord | None:
     """Returns the record at an offset; None if there is no complete and undamaged record."""
-    if len(data) - offset < HEADER_BYTES:
-        return None
-    magic, kind, number, length = _HEAD.unpack_from(data, offset)
     begin = offset + HEADER_BYTES
-    if magic != MAGIC or length > MAX_PAYLOAD or begin + length > len(data):
+    if begin > len(data):
         return None
-    payload = data[begin : begin + length]
-    (checksum,) = _CHECK.unpack_from(data, offset + _HEAD.size)
+    magic, kind, number, length, checksum = _HEADER.unpack_from(data, offset)
+    end = begin + length
+    if magic != MAGIC or length > MAX_PAYLOAD or end > len(data):
+        return None
+    payload = data[begin:end]
     if checksum != crc32(payload, crc32(data[offset : offset + _HEAD.size])):
         return None
-    return SpoolRecord(kind, number, payload, HEADER_BYTES + length)
+    return SpoolRecord(kind, number, payload, end)
 
 
 def find_record(data: bytes, offset: int) -> int | None:
@@ -120,14 +122,6 @@ def encode_entry(entry: Entry) -> bytes:
     except UnicodeEncodeError:
         values = {name: getattr(entry, name) for name in Entry.__struct_fields__}
         return json.dumps(values, default=dict, ensure_ascii=False).encode("utf-8", "replace")
-
-
-def decode_entry(payload: bytes) -> Entry | None:
-    """Returns the entry of a payload; None if this version of Antiphon cannot read it."""
-    try:
-        return _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 SEGMENT_SIZE = 1024 * 1024
@@ -267,6 +261,9 @@ def list_segments(directory: Path) -> list[Path]:
 
 INTENT = int(RecordKind.INTENT)
 
+OTHER_VERSION = "another version of Antiphon wrote a record"
+"""The damage of a complete record that this version cannot decode."""
+
 READ_BYTES = 4 * (HEADER_BYTES + MAX_PAYLOAD)
 """The most bytes of one read. Several of the largest records fit."""
 
@@ -312,34 +309,29 @@ class SegmentReader:
     def _read_chunk(self, entries: list[Entry]) -> bool:
         """Reads complete records from the position on. Appends the entries of completions. Returns whether
         there was a record."""
-        data = os.pread(self._descriptor, READ_BYTES, self._position)
-        offset = 0
+        data, offset, intents = os.pread(self._descriptor, READ_BYTES, self._position), 0, self._intents
         while (spool_record := parse_record(data, offset)) is not None:
-            offset += spool_record.size
-            if spool_record.kind == INTENT:
-                self._intents[spool_record.number] = spool_record.payload
-            elif (entry := self._decode_completion(spool_record)) is not None:
-                entries.append(entry)
+            kind, number, payload, end = spool_record
+            if kind == INTENT:
+                intents[number] = payload
+            else:
+                try:
+                    entries.append(_DECODER.decode(payload))
+                    intents.pop(number, None)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    self._log_damage(OTHER_VERSION, end - offset)
+            offset = end
         self._position += offset
         return offset > 0
-
-    def _decode_completion(self, completion: SpoolRecord) -> Entry | None:
-        """Returns the entry of a completion, and removes its intent. Logs and returns None if this version
-        cannot read the completion."""
-        entry = decode_entry(completion.payload)
-        if entry is None:
-            self._log_damage("another version of Antiphon wrote a record", completion.size)
-        else:
-            self._intents.pop(completion.number, None)
-        return entry
 
     def _build_aborted(self) -> list[Entry]:
         """Returns the entries for the intents that a dead writer did not complete."""
         aborted = []
         for payload in self._intents.values():
-            entry = decode_entry(payload)
-            if entry is None:
-                self._log_damage("another version of Antiphon wrote a record", len(payload))
+            try:
+                entry = _DECODER.decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                self._log_damage(OTHER_VERSION, len(payload))
             else:
                 aborted.append(replace(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()

@@ -104,12 +104,11 @@ class SqlEntries:
 
 def build_row(entry: Entry) -> EntryRow:
     """Builds the table row of an entry. Most entries are short ASCII and need no replacement."""
-    text = "".join([value for value in _get_texts(entry) if value])
-    can_store_texts = (
-        text.isascii() and "\0" not in text and len(text) <= MAX_INDEXED_LENGTH and not entry.tags
-    )
-    if can_store_texts and max([count or 0 for count in _get_integers(entry)]) <= MAX_INTEGER:
-        return (*_get_values(entry), "{}")
+    if not entry.tags:
+        text = "".join(filter(None, _get_texts(entry)))
+        is_short_ascii = len(text) <= MAX_INDEXED_LENGTH and text.isascii() and "\0" not in text
+        if is_short_ascii and max(filter(None, _get_integers(entry)), default=0) <= MAX_INTEGER:
+            return (*_get_values(entry), "{}")
     values = {name: _replace_unsupported(getattr(entry, name)) for name in COLUMNS}
     for name in INDEXED:
         content = values[name]
