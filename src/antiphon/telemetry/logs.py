@@ -103,28 +103,42 @@ class TextFormatter(ExceptionPlaceFormatter):
             event = f"{record.name}: {_format_value(event)}"
         line = f"{_format_time(record.created)} {record.levelname.lower():7} {event}"
         for name, value in getattr(record, FIELDS, {}).items():
-            if type(value) in (int, float):  # most values
+            kind = type(value)
+            if kind is int or kind is float:
                 line += f" {name}={value!r}"
-            elif value is not None and value not in ("", []):
+            elif kind is str:
+                line += f" {name}={_quote(value)}" if value else ""
+            elif value is not None and value != []:
                 line += f" {name}={_format_value(value)}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
 
-_encode = json.JSONEncoder(default=str).encode
+class LineHandler(logging.Handler):
+    """Writes each record to standard error by one system call."""
 
-UNQUOTED = re.compile(r"[!#-~]*")
-"""A value that needs no quotes: printable ASCII without spaces and quotation marks."""
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the record. A failure to write is no failure of the request."""
+        try:
+            line = self.format(record) + "\n"
+            _write_all(STDERR, line.encode("utf-8", "backslashreplace"))
+        except Exception:  # noqa: BLE001 - a border: `logging` reports what cannot be formatted
+            self.handleError(record)
+
+
+_encode = json.JSONEncoder(default=str).encode
 
 
 def _format_value(value: object) -> str:
-    """Formats a value for a text record. Text with special characters is written in JSON notation."""
-    if isinstance(value, str):
-        text = value
-    elif isinstance(value, list):
+    """Formats a value for a text record."""
+    if isinstance(value, list):
         return ",".join([_format_value(item) for item in value])
-    else:
-        text = _encode(value)
-    return text if UNQUOTED.fullmatch(text) else _encode(text)
+    return _quote(value if isinstance(value, str) else _encode(value))
+
+
+def _quote(text: str) -> str:
+    """Returns the text in JSON notation, unless it is printable ASCII without spaces and quotation marks."""
+    needs_no_quotes = text.isascii() and text.isprintable() and " " not in text and '"' not in text
+    return text if needs_no_quotes else _encode(text)
 
 
 def _format_time(created: float) -> str:
@@ -143,7 +157,7 @@ def configure(level: str, log_format: Literal["text", "json"]) -> None:
     """Writes the records of every logger to standard error in one format. Turns off the lookup of thread and
     process, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -243,10 +257,16 @@ def _forward(source: int, target: int) -> None:
 
 def _write(target: int, lines: list[bytes]) -> None:
     """Writes lines as JSON objects; empty lines are left out."""
-    data = b"".join(convert_line(line) + b"\n" for line in lines if line.strip())
-    with suppress(OSError):
+    _write_all(target, b"".join(convert_line(line) + b"\n" for line in lines if line.strip()))
+
+
+def _write_all(target: int, data: bytes) -> None:
+    """Writes all bytes, unless the reader is gone."""
+    try:
         while data:
             data = data[os.write(target, data) :]
+    except OSError:
+        return
 
 
 def convert_line(line: bytes) -> bytes:
