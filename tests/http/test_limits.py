@@ -200,6 +200,24 @@ async def test_a_generation_that_takes_too_long_is_a_504():
         await gone(server.edge.in_flight)
 
 
+async def test_each_request_has_the_whole_request_timeout():
+    """They share one timer."""
+    async with serving(ScriptedAnswer(wait=3600), request_timeout=0.3) as server:
+        times = []
+
+        async def ask_once():
+            began = asyncio.get_running_loop().time()
+            answer = await server.ask(CHAT, HELLO)
+            times.append(asyncio.get_running_loop().time() - began)
+            assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
+
+        async with at_most(10), asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(ask_once())
+                await asyncio.sleep(0.1)
+        assert len(times) == 3 and min(times) >= 0.29, times
+
+
 async def test_requests_sent_together_are_answered_in_order(served):
     async with served.line() as line:
         bodies = [{"model": "m", "prompt": "x" * size} for size in (1, 2, 3)]

@@ -27,7 +27,16 @@ class InFlight:
     """A running request, as a context manager. `end` cancels the request's task, and the context then raises
     the error that `end` got."""
 
-    __slots__ = ("_connection", "_errors", "_is_active", "_progress", "_registry", "_task", "_timer", "actor")
+    __slots__ = (
+        "_connection",
+        "_errors",
+        "_is_active",
+        "_progress",
+        "_registry",
+        "_seconds",
+        "_task",
+        "actor",
+    )
 
     def __init__(
         self,
@@ -38,8 +47,7 @@ class InFlight:
         progress: RequestProgress,
     ) -> None:
         registry.require_accepted(actor)
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
+        task = asyncio.current_task(registry.loop)
         if task is None:
             raise RuntimeError("InFlight needs a running task")
         if connection.has_left:
@@ -52,17 +60,16 @@ class InFlight:
         self._errors: list[Exception] = []
         """The error that ended the request, until the context raises it. The list has at most one item."""
         self._is_active = True
-        self._timer = loop.call_later(seconds, self._end_at_deadline, seconds)
+        self._seconds = seconds
 
     def __enter__(self) -> "InFlight":
         self._connection.on_leave = self._end_on_disconnect
-        self._registry.add(self)
+        self._registry.add(self, self._seconds)
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         self._is_active = False
         self._registry.discard(self)
-        self._timer.cancel()
         self._connection.on_leave = None
         if self._errors and isinstance(raised, asyncio.CancelledError):
             self._task.uncancel()
@@ -75,9 +82,9 @@ class InFlight:
             self._progress.end_code = error.code if isinstance(error, AntiphonError) else None
             self._task.cancel()
 
-    def _end_at_deadline(self, seconds: float) -> None:
-        """Ends the request with DeadlineExceeded. `seconds`: the request timeout."""
-        self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
+    def end_late(self) -> None:
+        """Ends the request because its time is up."""
+        self.end(DeadlineExceeded(f"the answer was not finished within {self._seconds:g} seconds"))
 
     def _end_on_disconnect(self) -> None:
         """Ends the request with ClientLeft."""
@@ -92,18 +99,46 @@ class InFlightRegistry:
         self._is_accepted = is_accepted
         self.is_stopping = False
         """Whether the server was asked to stop, and load balancers must send it no more requests."""
-        self._running: set[InFlight] = set()
+        self._running: dict[InFlight, float] = {}
+        """The event loop's time at which each request must have ended."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """The timer of all requests. It is due when the first of them must have ended."""
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def add(self, request: InFlight) -> None:
-        """Registers a request that starts."""
-        self._running.add(request)
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of all requests. Python 3.11 looks it up by a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def add(self, request: InFlight, seconds: float) -> None:
+        """Registers a request that starts, and ends it after `seconds`."""
+        self._running[request] = due = self.loop.time() + seconds
+        if self._timer is None or due < self._timer.when():
+            self._set_timer(due)
 
     def discard(self, request: InFlight) -> None:
         """Removes a request that has ended."""
-        self._running.discard(request)
+        self._running.pop(request, None)
+
+    def _set_timer(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(due, self._end_late)
+
+    def _end_late(self) -> None:
+        """Ends the requests whose time is up, and sets the timer for the others."""
+        self._timer, now = None, self.loop.time()
+        for request, due in self._running.items():
+            if due <= now:
+                request.end_late()
+        later = [due for due in self._running.values() if due > now]
+        if later:
+            self._set_timer(min(later))
 
     def end(self, error: AntiphonError) -> None:
         """Ends all requests with an error. Each caller gets the error as the answer, or as the last event of
