@@ -1,7 +1,6 @@
 """The application: one ASGI function that handles every request. The code follows the order in which a
 request is handled."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractContextManager
@@ -116,7 +115,7 @@ class Application:
         if scope["type"] != "http":
             return
         app_state, method, path = self._app_state, scope["method"], scope["path"]
-        started_at = asyncio.get_running_loop().time()
+        started_at = app_state.clock.monotonic()
         headers = group_headers(scope)
         sent_ids, peer = headers.get(b"x-request-id", ()), scope.get("client")
         request_id = (
@@ -180,7 +179,7 @@ class Application:
         finally:
             if body_counter is not None:
                 body_counter.release()
-            seconds = asyncio.get_running_loop().time() - started_at
+            seconds = app_state.clock.monotonic() - started_at
             app_state.metrics.count_response(label, response.status, seconds)
             if request.span is not None:
                 close_span(request.span, request, response.status)
