@@ -24,8 +24,8 @@ The parts:
 - workers: two HTTP processes with the limits in the coordinator, to one;
 - tracing: every request traced, to none;
 - embedded: CPU of the HTTP process per token that the demo model streams, to `before`;
-- calls: calls of Python and of C for one request on the event loop's thread, and suspended frames while a
-  buffered chat waits for the vendor; they do not depend on the load;
+- calls: calls of Python and of C for one request on the event loop's thread, by package, and suspended frames
+  while a buffered chat waits for the vendor; they do not depend on the load;
 - paced: 64 streams of 50 chunks a second: the delay between the vendor's write and the arrival of a chunk.
 """
 
@@ -149,6 +149,13 @@ def report_delays(entries: list[Entry]) -> None:
         print(f"{entry.name:12}{first:10.2f}{first_p99:8.2f}{chunk:9.2f}{chunk_p99:8.2f}")
 
 
+def add_up(calls: dict[str, tuple[float, float]]) -> tuple[float, float]:
+    """Adds the calls of all packages."""
+    return sum(python_calls for python_calls, _ in calls.values()), sum(
+        c_calls for _, c_calls in calls.values()
+    )
+
+
 class Comparison:
     """Runs the parts. Each part starts its own sides."""
 
@@ -209,8 +216,12 @@ class Comparison:
                 with self._runners[name](self._upstream, counts_file) as side:
                     print(f"\n{name}: calls on the event loop's thread for one request")
                     for kind in ("buffered", "streamed"):
-                        python_calls, c_calls = uvloop.run(count_calls(side, counts_file, kind))
-                        print(f"  {kind:10} {python_calls:7.1f} of Python {c_calls:7.1f} of C")
+                        calls = uvloop.run(count_calls(side, counts_file, kind))
+                        for package, (python_calls, c_calls) in [("all", add_up(calls)), *calls.items()]:
+                            if python_calls + c_calls >= 1:
+                                print(
+                                    f"  {kind:10}{package:28}{python_calls:8.1f} of Python{c_calls:8.1f} of C"
+                                )
                     frames = uvloop.run(find_frames(side, counts_file))
                     print(f"  {len(frames)} suspended frames in a buffered chat:")
                     print("\n".join(f"    {frame}" for frame in frames))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ ANSWER_DEADLINE = 20.0
 """Seconds in which the hook must answer a signal."""
 
 
-async def count_calls(side: Side, answer_file: Path, kind: str) -> tuple[float, float]:
-    """Returns the calls of Python and of C for one request. They are sent one after the other."""
+async def count_calls(side: Side, answer_file: Path, kind: str) -> dict[str, tuple[float, float]]:
+    """Returns the calls of Python and of C for one request by package. The requests are sent one after the
+    other."""
     load = Load(side.port, side.key, side.prefix, kind, 1)
     await load.connect()
     for _ in range(WARM_REQUESTS):
@@ -27,9 +29,22 @@ async def count_calls(side: Side, answer_file: Path, kind: str) -> tuple[float, 
     ask_hook(side, answer_file, COUNT_SIGNAL)
     for _ in range(REQUESTS):
         await load.run(0.0)
-    counts = ask_hook(side, answer_file, COUNT_SIGNAL)
+    counts: list[tuple[str, str, int]] = ask_hook(side, answer_file, COUNT_SIGNAL)["counts"]
     load.close()
-    return counts["call"] / REQUESTS, counts["c_call"] / REQUESTS
+    calls: Counter[tuple[str, str]] = Counter()
+    for event, path, number in counts:
+        calls[event, name_package(path)] += number
+    packages = sorted({package for _, package in calls}, key=lambda each: -calls["call", each])
+    return {each: (calls["call", each] / REQUESTS, calls["c_call", each] / REQUESTS) for each in packages}
+
+
+def name_package(path: str) -> str:
+    """Names the package of a module, or `python` for the standard library."""
+    if path.startswith("/"):
+        return "python"
+    folders = path.split("/")[:-1]
+    is_deep = folders[:2] in (["antiphon", "engines"], ["antiphon", "dialects"])
+    return ".".join(folders[: 3 if is_deep else 2 if folders[:1] == ["antiphon"] else 1])
 
 
 async def find_frames(side: Side, answer_file: Path) -> list[str]:

@@ -18,19 +18,20 @@ COUNT_SIGNAL = signal.SIGRTMIN + 1
 """Begins to count calls, and ends it the next time."""
 FRAMES_SIGNAL = signal.SIGRTMIN + 2
 
-counts: Counter[str] = Counter()
+counts: Counter[tuple[str, str]] = Counter()
+"""Calls by event of `sys.setprofile` and by the file of the called function, or of the caller of C."""
 
 
-def count_call(_: FrameType, event: str, __: object) -> None:
+def count_call(frame: FrameType, event: str, _: object) -> None:
     """Counts one event of `sys.setprofile`."""
-    counts[event] += 1
+    counts[event, frame.f_code.co_filename] += 1
 
 
 def toggle_count(_: int, __: object) -> None:
     """Begins to count; the next time answers the counts."""
     is_counting = sys.getprofile() is not None
     sys.setprofile(None)
-    answer(dict(counts))
+    answer({"counts": [(event, name_module(path), number) for (event, path), number in counts.items()]})
     counts.clear()
     if not is_counting:
         sys.setprofile(count_call)
@@ -56,9 +57,13 @@ def list_frames(awaited: object) -> list[str]:
                 kinds = (AsyncGeneratorType, CoroutineType)
                 awaited = next((each for each in gc.get_referents(awaited) if isinstance(each, kinds)), None)
                 continue
-        module = code.co_filename.rpartition("/src/")[2].rpartition("/site-packages/")[2]
-        frames.append(f"{module}: {code.co_qualname}")
+        frames.append(f"{name_module(code.co_filename)}: {code.co_qualname}")
     return frames
+
+
+def name_module(path: str) -> str:
+    """Returns the path below the folder of sources or packages."""
+    return path.rpartition("/src/")[2].rpartition("/site-packages/")[2]
 
 
 def answer(values: object) -> None:
