@@ -307,6 +307,16 @@ async def test_an_entry_says_where_a_request_came_from():
         assert books.ledger.entries.popitem()[1].end_user is None
 
 
+async def test_the_id_of_an_entry_begins_with_its_time():
+    """So a database adds each entry next to the latest ones."""
+    async with limited() as (served, books):
+        for _ in range(2):
+            await served.ask(TEXT, PROMPT)
+        first, second = books.ledger.entries.values()
+    assert int(first.id[:12], 16) == first.at and int(second.id[:12], 16) == second.at
+    assert len(first.id) == 32 and first.id[12:] != second.id[12:]
+
+
 async def test_an_alias_is_written_as_the_caller_spelt_it():
     spelt = "accounts/fireworks/models/m"
     async with limited() as (served, books):

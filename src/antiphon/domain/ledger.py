@@ -108,6 +108,12 @@ class Entry(Value, frozen=True, omit_defaults=True):
     """The routes that were tried, in order, as JSON: `route`, `error` and `ms` of each."""
 
 
+def build_entry_id(started_ms: int, unique: str) -> str:
+    """Builds the id of an entry: 12 hexadecimal digits of its start, then 20 of `unique`. So a database adds
+    an entry next to the latest ones. Random ids would change another page of its index for each entry."""
+    return f"{started_ms:012x}{unique[12:]}"
+
+
 class UsedAmounts(Struct, frozen=True):
     """The amounts that all entries with the same key, user, project and model used together."""
 

@@ -30,7 +30,7 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
-from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, encode_tries
+from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, build_entry_id, encode_tries
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.domain.messages import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.prices import Price, format_decimal
@@ -192,7 +192,7 @@ class RequestAccount:
         self._settles_later = False
         """Whether the request waits for its usage without its caller."""
         if accounting is not None:
-            self.id = context.clock.unique()
+            self.id = build_entry_id(self.started_ms, context.clock.unique())
             self._rules = accounting.limit_index.rules
             self._limits = self._find_limits()
             if self._limits:
