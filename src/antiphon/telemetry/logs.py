@@ -117,12 +117,13 @@ class LineHandler(logging.Handler):
     """Writes each record to standard error by one system call."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the record. A failure to write is no failure of the request."""
+        """Writes the record. `logging` reports a library's record whose values do not fit its text."""
         try:
             line = self.format(record) + "\n"
-            _write_all(STDERR, line.encode("utf-8", "backslashreplace"))
-        except Exception:  # noqa: BLE001 - a border: `logging` reports what cannot be formatted
+        except (TypeError, ValueError):
             self.handleError(record)
+        else:
+            _write_all(STDERR, line.encode("utf-8", "backslashreplace"))
 
 
 _encode = json.JSONEncoder(default=str).encode
