@@ -121,7 +121,7 @@ class Profile(Struct, frozen=True):
     max_output: int | None = None
     """The most output tokens, reasoning included; None if only the context limits them."""
     refused: tuple[str, ...] = ()
-    """Parameters that this vendor's model does not take, in alphabetical order."""
+    """Parameters that this model does not take and others do, in alphabetical order."""
     source: ProfileSource = ProfileSource.WEIGHTS
     """Where these facts come from."""
     provider: str | None = None
@@ -365,6 +365,10 @@ class Load(Struct, frozen=True):
     """Completion tokens made so far."""
     steps: int = 0
     """Calls of the library's decode so far."""
+    drafts: int = 0
+    """Tokens computed ahead of their sequence so far."""
+    accepted_drafts: int = 0
+    """Tokens computed ahead that their sequence then had, so far."""
     cells: int = 0
     """Number of all cells."""
     cells_cached: int = 0

@@ -230,6 +230,17 @@ class KVLayout(StrEnum):
     copied."""
 
 
+class DraftMode(StrEnum):
+    """When sequences without a prediction get drafts, and whether the cost of drafts counts."""
+
+    OFF = "off"
+    """Only predictions of requests are drafts, if they probably make the sequence faster."""
+    AUTO = "auto"
+    """A sequence's own earlier tokens are drafts too, if they probably make it faster."""
+    ALWAYS = "always"
+    """As AUTO, but whatever drafts cost."""
+
+
 PREFILL_CHUNK = 512
 """The most prompt tokens of one step if no setting tells the number."""
 
@@ -296,6 +307,8 @@ class LoadSpec(Struct, frozen=True):
     hosts: int = 1
     """The engine hosts of this model on this machine. They share its processors, and, without `devices`, all
     devices."""
+    drafts: DraftMode = DraftMode.OFF
+    """Which drafts are verified, several tokens of a sequence in one step."""
 
     def get_prefill_chunk(self) -> int:
         """Returns the most prompt tokens of one step."""
@@ -351,6 +364,9 @@ class TokenRequest(Struct, frozen=True):
     actors' turns."""
     logprob_token_ids: tuple[int, ...] = ()
     """With `logprobs`: the alternatives are these tokens in this order, for any k."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the sequence probably repeats. They make it faster, and never change its tokens. They are
+    not used together with a constraint."""
 
 
 class Counts(Struct, frozen=True):
@@ -398,6 +414,11 @@ class Steps(Struct, frozen=True):
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each token the likeliest (id, log-probability) pairs, best first, or those of `logprob_token_ids`.
     Empty unless requested."""
+    predicted: int = 0
+    """The number of these tokens, from the first on, that were computed ahead from the request's
+    prediction."""
+    mispredicted: int = 0
+    """The number of tokens of the prediction that were computed ahead and are not in the sequence."""
 
 
 class StopCause(StrEnum):
@@ -515,6 +536,8 @@ class EngineInfo(Struct, frozen=True):
     has no template."""
     portable_seeds: bool = True
     """Whether Antiphon's sampler draws all tokens, so that equal seeds draw equally on every engine."""
+    takes_predictions: bool = False
+    """Whether `TokenRequest.prediction` can make a sequence faster. If not, the engine refuses it."""
 
 
 class TokenEngine(Protocol):

@@ -209,6 +209,14 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     ),
     (_declare_counter("steps_total", "Steps of the batch."), lambda load: load.steps),
     (
+        _declare_counter("drafts_total", "Tokens that were computed ahead of their sequence."),
+        lambda load: load.drafts,
+    ),
+    (
+        _declare_counter("accepted_drafts_total", "Tokens computed ahead that were then drawn."),
+        lambda load: load.accepted_drafts,
+    ),
+    (
         _declare_counter("admitted_total", "Sequences that got a place in the batch."),
         lambda load: load.admitted,
     ),

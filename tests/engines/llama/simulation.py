@@ -127,7 +127,38 @@ class Simulation:
                 if one.accept(self._draw(one), frozenset()):
                     self.scheduler.drop(one)
             self.given += drawing
+            self._verify_drafts(call)
         self.check()
+
+    def _verify_drafts(self, call: DecodeCall) -> None:
+        """Draws for sequences with drafts until a token differs from its draft, as the decode loop does."""
+        for span in call.draft_spans:
+            one = span.sequence
+            assert span.start == one.computed == len(one.tokens) - 1
+            assert len(one.tokens) + len(span.drafts) < one.max_length
+            self._compute(one, len(one.tokens), call, "row")
+            cells = self.cache[one.running_id]
+            cells += [(*one.key, token, -1, "draft") for token in span.drafts]
+        if call.draft_spans:
+            entries = [(seat, *cell) for seat, cells in self.cache.items() for cell in cells]
+            shared = {cell[1:] for cell in entries if cell[-2] >= 0}
+            assert len(shared) + sum(cell[-2] < 0 for cell in entries) <= self.scheduler.layout.total
+        for span in call.draft_spans:
+            one, right, is_right, is_over = span.sequence, 0, True, False
+            while is_right and not is_over:
+                token = self._draw(one)
+                is_over = one.accept(token, frozenset()) is not None
+                is_right = right < len(span.drafts) and span.drafts[right] == token
+                right += is_right
+            one.computed = min(span.start + 1 + right, len(one.tokens) - 1)
+            cells = self.cache[one.running_id]
+            cells[span.start + 1 :] = []
+            for token in one.tokens[span.start + 1 : one.computed]:
+                self.computed += 1
+                cells.append((*one.key, token, self.computed, "row"))
+            if is_over:
+                self.scheduler.drop(one)
+            self.given.append(one)
 
     def _compute(self, one: TokenSequence, stop: int, call: DecodeCall, way: str) -> None:
         assert call.adapter == one.request.adapter

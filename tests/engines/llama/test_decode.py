@@ -13,6 +13,8 @@ import pytest
 
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
+    DraftMode,
+    KVLayout,
     PromptScores,
     SequenceFinished,
     SequenceStarted,
@@ -23,6 +25,7 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop
+from antiphon.engines.llama.drafting import DraftPolicy
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
@@ -131,8 +134,8 @@ def policy(exact: bool, **changes: Any) -> SchedulingPolicy:
 class Bench:
     """A running loop, and what it says of each stream."""
 
-    def __init__(self, exact: bool, **changes: Any) -> None:
-        self.context = FakeContext()
+    def __init__(self, exact: bool, context: FakeContext | None = None, **changes: Any) -> None:
+        self.context = context or FakeContext()
         self.heard: dict[SequenceStream, list[object]] = {}
         self.news = threading.Condition()
         self.submitted = 0
@@ -651,3 +654,107 @@ def test_what_is_asked_of_the_loop_after_it_has_ended_is_refused():
         made.thread.join(PATIENCE)
         with pytest.raises(EngineUnavailable):
             made.loop.inbox.run_on_thread(lambda: None)
+
+
+# --- drafts
+
+ALWAYS: dict[str, Any] = {"drafts": DraftPolicy(DraftMode.ALWAYS, (1.0,) * 16, 64)}
+"""Seven drafts at any cost."""
+
+
+def counts_of(made: Bench, stream: SequenceStream) -> tuple[int, int]:
+    """The tokens of the prediction that came true, and those that did not."""
+    steps = [event for event in made.all_of(stream) if isinstance(event, Steps)]
+    return sum(step.predicted for step in steps), sum(step.mispredicted for step in steps)
+
+
+@pytest.mark.parametrize("layout", list(KVLayout))
+def test_an_end_token_among_the_drafts_ends_the_sequence_there(layout):
+    with bench(False, layout=layout, **ALWAYS) as made:
+        stream = made.submit(5, max_tokens=30, prediction=(4, 5, 6, 7, 8, 9, 0, 1, 2))
+        assert made.tokens(stream) == [4, 5, 6, 7, 8, 9]
+        assert counts_of(made, stream) == (5, 2), "the rows behind the end were computed in vain"
+        assert len(made.context.calls) == 2
+        finished = made.all_of(stream)[-2]
+        assert isinstance(finished, SequenceFinished) and finished.cause is StopCause.END
+        assert finished.counts.completion_tokens == 6
+        load = made.loop.measure_load()
+        assert (load.drafts, load.accepted_drafts, load.steps) == (7, 5, 2)
+        made.wait_for_free_cells()
+
+
+@pytest.mark.parametrize("layout", list(KVLayout))
+def test_a_wrong_draft_is_followed_by_the_right_token_and_its_cells_are_freed(layout):
+    """The context refuses positions that do not follow each other, so no cell of a wrong draft is left."""
+    prediction = (4, 5, 1, 1, 8)
+    with bench(False, layout=layout, **ALWAYS) as made:
+        stream = made.submit(5, max_tokens=5, prediction=prediction)
+        assert made.tokens(stream) == [4, 5, 6, 7, 8]
+        assert counts_of(made, stream) == (1, 2)
+        made.wait_for_free_cells()
+
+
+def test_drafts_end_with_max_tokens():
+    with bench(False, **ALWAYS) as made:
+        stream = made.submit(5, max_tokens=3, prediction=(4, 5, 6, 7, 8))
+        assert made.tokens(stream) == [4, 5, 6]
+        assert [len(call) for call in made.context.calls] == [5, 2], "what cannot be drawn is not computed"
+
+
+def test_a_sequence_with_drafts_delays_no_prompt():
+    begun, submitted = threading.Event(), threading.Event()
+
+    def wait_once(context: FakeContext) -> int:
+        if not begun.is_set():
+            begun.set()
+            assert submitted.wait(PATIENCE)
+        return DecodeStatus.DONE
+
+    with bench(False, wait_once, **ALWAYS) as made:
+        first = made.submit(1, max_tokens=9, prediction=tuple(range(9)))
+        assert begun.wait(PATIENCE)
+        second = made.submit(8, max_tokens=2)
+        submitted.set()
+        assert made.tokens(first) == list(range(9)) and made.tokens(second) == [7, 8]
+        with_prompt = [call for call in made.context.calls if any(not output for *_, output in call)]
+        assert [len(call) for call in with_prompt] == [9], "a row of the first beside the second's prompt"
+
+
+def test_an_aborted_call_with_drafts_is_computed_again():
+    entered = threading.Event()
+
+    def once(context: FakeContext) -> int:
+        if len(context.rows) == 8 and not entered.is_set():
+            entered.set()
+            return DecodeStatus.ABORTED
+        return DecodeStatus.DONE
+
+    with bench(False, once, **ALWAYS) as made:
+        stream = made.submit(1, max_tokens=9, prediction=tuple(range(9)))
+        assert made.tokens(stream) == list(range(9)) and entered.is_set()
+
+
+class BreaksLate(FakeContext):
+    """From the position 7 on, the first slot has no numbers until the cache is cleared."""
+
+    def read_logits(self, rows: int) -> np.ndarray:
+        table = super().read_logits(rows)
+        for index, (slot, position, _, _) in enumerate(self.outputs):
+            if slot == 0 and position >= 7 and not self.cleared:
+                table[index] = np.nan
+        return table
+
+
+@pytest.mark.parametrize("has_drafts", [True, False])
+def test_a_row_without_numbers_ends_its_sequence_after_the_tokens_before_it(has_drafts):
+    """Beside it, a sequence with drafts is computed again. It has two rows in each step if the other has one,
+    so that both are in the call without numbers."""
+    policy_of_drafts = DraftPolicy(DraftMode.ALWAYS, (1.0,) * 16, 64 if has_drafts else 1)
+    with bench(False, context=BreaksLate(), drafts=policy_of_drafts) as made:
+        with made.held():
+            broken = made.submit(5, max_tokens=20, prediction=(4, 5, 6, 7, 8) if has_drafts else ())
+            whole = made.submit(2, max_tokens=20, prediction=(1, 2, 3, 4, 5, 0, 7, 8))
+        assert isinstance(made.error(broken), EngineError)
+        assert made.tokens(broken) == [4, 5, 6]
+        assert made.tokens(whole) == list(range(1, 10))
+        assert made.context.cleared == 1

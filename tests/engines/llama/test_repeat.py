@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.engines.base import DraftMode
 from antiphon.engines.llama.batch import StepPlan
+from antiphon.engines.llama.drafting import DraftPolicy
 from antiphon.engines.llama.sequence import TokenSequence
 from tests.engines.llama.simulation import BUDGET, Simulation, policy, sequence
+
+FLAT = (1.0, 1.1, 1.2, 1.3)
+"""The seconds of a decode of so many rows."""
 
 LAYOUTS = ["pool", "streams", "exact"]
 
@@ -45,10 +50,10 @@ class Twins:
             prompt = tuple(dice.randrange(2) for _ in range(dice.choice([1, 2, 9, 40])))
             adapter, actor = dice.choice([None, None, "l"]), dice.choice("xy")
             max_tokens, is_guided = dice.choice([1, 3, 20, 60]), dice.random() < 0.2
+            prediction = tuple(dice.randrange(2) for _ in range(dice.choice([0, 0, 4, 30])))
+            more = {"adapter": adapter, "actor": actor, "prediction": prediction}
             pair = [
-                sequence(
-                    prompt, max_tokens, context=64, adapter=adapter, actor=actor, choice=len(self.sequences)
-                )
+                sequence(prompt, max_tokens, context=64, choice=len(self.sequences), **more)
                 for _ in self.both
             ]
             for made, one in zip(self.both, pair, strict=True):
@@ -102,6 +107,7 @@ def describe(plan: StepPlan) -> dict[str, Any]:
                     (span.sequence.request.choice, span.start, span.stop, span.is_scored)
                     for span in call.spans
                 ],
+                [(span.sequence.request.choice, span.start, span.drafts) for span in call.draft_spans],
                 {one.request.choice for one in call.list_abortable()},
             )
             for call in plan.calls
@@ -110,10 +116,16 @@ def describe(plan: StepPlan) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@given(happened=events, cells=st.sampled_from([70, 130, 600]), keeps=st.booleans())
+@given(
+    happened=events,
+    cells=st.sampled_from([70, 130, 600]),
+    keeps=st.booleans(),
+    mode=st.sampled_from([None, *DraftMode]),
+)
 def test_a_repeated_call_is_the_one_that_a_plan_has(
-    layout: str, happened: list[Event], cells: int, keeps: bool
+    layout: str, happened: list[Event], cells: int, keeps: bool, mode: DraftMode | None
 ):
+    """`mode`: None has no drafts."""
     rules = policy(
         layout,
         sequences=4,
@@ -122,6 +134,7 @@ def test_a_repeated_call_is_the_one_that_a_plan_has(
         cells=cells if layout == "pool" else 130,
         quantum=2,
         keeps_prefixes=keeps,
+        drafts=DraftPolicy() if mode is None or layout == "exact" else DraftPolicy(mode, FLAT, 32),
     )
     twins = Twins(rules)
     for event, number, steps in happened:
@@ -151,3 +164,18 @@ def test_kept_cells_make_way_while_calls_repeat():
         for _ in range(61):
             twins.step("step", BUDGET - 1)
     assert twins.both[0].repeated > 50
+
+
+@pytest.mark.parametrize(
+    ("layout", "count", "most"), [("pool", 3, 10), ("pool", 1, 10), ("streams", 1, 10), ("streams", 2, 62)]
+)
+def test_right_drafts_save_steps(layout: str, count: int, most: int):
+    """In streams a sequence has drafts only while it is alone."""
+    twins = Twins(policy(layout, cells=200, drafts=DraftPolicy(DraftMode.ALWAYS, FLAT, 32)))
+    for made in twins.both:
+        made.add(*(sequence(7, 60, choice=choice, prediction=(0, 1) * 30) for choice in range(count)))
+    steps = 0
+    while twins.both[0].scheduler.running or not steps:
+        twins.step("step", BUDGET - 1)
+        steps += 1
+    assert most // 2 < steps <= most

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from antiphon.domain.values import Struct, field
 from antiphon.engines.llama.adapter_cache import AdapterCache
+from antiphon.engines.llama.drafting import DraftSource
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import SampledToken, SamplingState
@@ -34,9 +35,24 @@ class PromptSpan(Struct, frozen=True):
         return self.stop == len(self.sequence.tokens)
 
 
+class DraftSpan(Struct, frozen=True):
+    """The last token of a sequence and the drafts that may follow it. One call computes them, each with
+    logits."""
+
+    sequence: TokenSequence
+    start: int
+    """The position of the last token."""
+    source: DraftSource
+    drafts: "array[int]"
+
+    @property
+    def row_count(self) -> int:
+        return 1 + len(self.drafts)
+
+
 class DecodeCall(Struct):
     """One call of llama_decode: first single rows, one for each sequence that draws a token, then spans of
-    prompts."""
+    prompts or drafts. A call has no prompts together with drafts."""
 
     rows: list[TokenSequence | None] = field(default_factory=list)
     """The sequence of each single row; None marks a padding row, whose result is dropped."""
@@ -48,6 +64,7 @@ class DecodeCall(Struct):
     """The token of each single row."""
     spans: list[PromptSpan] = field(default_factory=list)
     adapter: str | None = None
+    draft_spans: list[DraftSpan] = field(default_factory=list)
     abortable: frozenset[TokenSequence] | None = None
     """The result of `list_abortable`, which stays while the call is repeated."""
 
@@ -62,7 +79,8 @@ class DecodeCall(Struct):
     def list_sequences(self) -> frozenset[TokenSequence]:
         """The sequences that have a row in this call."""
         singles = (sequence for sequence in self.rows if sequence is not None)
-        return frozenset((*singles, *(span.sequence for span in self.spans)))
+        drafting = (draft.sequence for draft in self.draft_spans)
+        return frozenset((*singles, *(span.sequence for span in self.spans), *drafting))
 
     @property
     def checks_adapter(self) -> bool:
@@ -73,7 +91,7 @@ class DecodeCall(Struct):
         """Sequences whose cancellation should abort the call: those whose prompt the call computes, or the
         sequence that is alone in the call."""
         if self.abortable is None:
-            is_alone = len(self.rows) + len(self.spans) == 1
+            is_alone = len(self.rows) + len(self.spans) + len(self.draft_spans) == 1
             self.abortable = (
                 self.list_sequences() if is_alone else frozenset(span.sequence for span in self.spans)
             )
@@ -150,6 +168,10 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
             span.is_scored,
         )
         row += span.stop - span.start
+    for draft in call.draft_spans:
+        draft_tokens = draft.sequence.tokens[-1:] + draft.drafts
+        context.set_rows(row, draft_tokens, draft.start, draft.sequence.running_id, True, True)
+        row += draft.row_count
     return row
 
 
@@ -157,6 +179,7 @@ def free_cells(context: DecodeContext, call: DecodeCall) -> None:
     """Frees the cells of a call that was not computed completely."""
     for sequence_id, position in zip(call.ids, call.positions, strict=True):
         context.remove(sequence_id, position)
-    for span in call.spans:
-        if span.sequence.id is not None:
-            context.remove(span.sequence.id, span.start)
+    starts = [(span.sequence, span.start) for span in call.spans]
+    for sequence, start in (*starts, *((draft.sequence, draft.start) for draft in call.draft_spans)):
+        if sequence.id is not None:
+            context.remove(sequence.id, start)

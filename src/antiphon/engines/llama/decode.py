@@ -28,6 +28,7 @@ from antiphon.engines.llama.adapter_cache import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.batch import (
     DecodeCall,
     DecodeContext,
+    DraftSpan,
     Logits,
     PromptSpan,
     StepPlan,
@@ -36,12 +37,13 @@ from antiphon.engines.llama.batch import (
     fill_batch,
     free_cells,
 )
+from antiphon.engines.llama.drafting import DraftSource
 from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.libllama.context import DecodeStatus
 from antiphon.engines.llama.mailboxes import CommandInbox, Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
-from antiphon.engines.sampling import score_prompt
+from antiphon.engines.sampling import SampledToken, score_prompt
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
 
 
@@ -51,6 +53,10 @@ class LoadCounters(Struct):
     prefill_tokens: int = 0
     decoded_tokens: int = 0
     steps: int = 0
+    drafts: int = 0
+    """The number of drafts that were computed."""
+    accepted_drafts: int = 0
+    """The number of drafts that were drawn."""
     tokens_by_adapter: Counter[str] = field(default_factory=Counter)
     """The number of tokens decoded with each adapter."""
     queue: Timer = field(default_factory=Timer)
@@ -66,6 +72,11 @@ class LoadCounters(Struct):
         if adapter is not None:
             self.tokens_by_adapter[adapter] += tokens
 
+    def count_drafts(self, drafts: int, accepted: int) -> None:
+        """Adds verified drafts to the totals."""
+        self.drafts += drafts
+        self.accepted_drafts += accepted
+
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
         """Builds the load. The counters are read one after another while a step may run. `arriving`: the
         number of sequences that were submitted and are not queued yet."""
@@ -79,6 +90,8 @@ class LoadCounters(Struct):
             prefill_tokens=self.prefill_tokens,
             decoded_tokens=self.decoded_tokens,
             steps=self.steps,
+            drafts=self.drafts,
+            accepted_drafts=self.accepted_drafts,
             cells=cells.total,
             cells_cached=cells.cached_cells,
             cached_tokens=totals.cached_tokens,
@@ -397,15 +410,19 @@ class DecodeLoop:
                 scored_spans.append(span)
             elif span.gives_logits or call.checks_adapter:
                 owners.append(span.sequence if span.gives_logits else None)
-        logit_row_count = len(owners) + sum(span.stop - span.start for span in scored_spans)
+        draft_row_count = sum(draft.row_count for draft in call.draft_spans)
+        logit_row_count = len(owners) + draft_row_count + sum(span.stop - span.start for span in scored_spans)
         if not logit_row_count:
             return
         logits = self._context.read_logits(logit_row_count)
         if call.adapter is not None and not self._check_adapter_output(call.adapter, logits):
             return
-        row_start = len(owners)
+        row_start, clear_count = len(owners), self._clear_count
         self._counters.count_drawn(call.adapter, len(owners) - owners.count(None))
         self._draw_tokens(owners, logits[:row_start], now)
+        if call.draft_spans and clear_count == self._clear_count:
+            self._verify_drafts(call.draft_spans, logits[row_start : row_start + draft_row_count], now)
+            row_start += draft_row_count
         for span in scored_spans:
             self._send_prompt_scores(span, logits[row_start : row_start + span.stop - span.start])
             row_start += span.stop - span.start
@@ -463,6 +480,84 @@ class DecodeLoop:
             self._counters.inter_token.add_several(now - drawn_at, count)
         if is_engine_defect:
             self._clear_cache()
+
+    def _verify_drafts(self, draft_spans: list[DraftSpan], logits: Logits, now: float) -> None:
+        """Draws the next tokens of sequences with drafts, from one row after another, until a token differs
+        from its draft. The sequences keep the cells of right drafts, and lose the others. `logits`: the rows
+        of all spans, in their order."""
+        row_counts = [draft.row_count for draft in draft_spans]
+        rows = [sum(row_counts[:index]) for index in range(len(draft_spans))]
+        drawn: list[list[SampledToken]] = [[] for _ in draft_spans]
+        ends: list[StopCause | AntiphonError | None] = [None] * len(draft_spans)
+        going, depth = list(range(len(draft_spans))), 0
+        while going:
+            states = [draft_spans[index].sequence.sampling_state for index in going]
+            drawn_rows = [rows[index] + depth for index in going]
+            first_row = drawn_rows[0]
+            # A single row needs no copy.
+            selected = logits[drawn_rows] if len(going) > 1 else logits[first_row : first_row + 1]
+            results = self._sampler.draw(selected, states)
+            still_going = []
+            for index, result in zip(going, results, strict=True):
+                draft = draft_spans[index]
+                if isinstance(result, AntiphonError):
+                    ends[index] = result
+                elif result is not None:
+                    drawn[index].append(result)
+                    ends[index] = draft.sequence.accept(result.token, self._end_ids)
+                    is_right = depth < len(draft.drafts) and draft.drafts[depth] == result.token
+                    if ends[index] is None and is_right:
+                        still_going.append(index)
+            going, depth = still_going, depth + 1
+        for draft, tokens, end in zip(draft_spans, drawn, ends, strict=True):
+            self._take_verified(draft, tokens, end, now)
+        if any(isinstance(end, EngineError) for end in ends):
+            self._clear_cache()
+
+    def _take_verified(
+        self,
+        draft: DraftSpan,
+        drawn: list[SampledToken],
+        end: StopCause | AntiphonError | None,
+        now: float,
+    ) -> None:
+        """Notes the tokens that were drawn for a sequence with drafts, frees the cells of wrong drafts and
+        reports the tokens. `end`: what ends the sequence after them, if anything does."""
+        sequence, stream, count = draft.sequence, self._streams[draft.sequence], len(drawn)
+        right_count = sum(
+            result.token == token for result, token in zip(drawn, draft.drafts[:count], strict=False)
+        )
+        has_mismatch = right_count < min(count, len(draft.drafts))
+        sequence.computed = min(draft.start + 1 + right_count, len(sequence.tokens) - (count > 0))
+        if sequence.computed < draft.start + draft.row_count:
+            self._context.remove(sequence.running_id, sequence.computed)
+        self._counters.prefill_tokens += draft.start < sequence.prompt_length
+        self._counters.count_drafts(len(draft.drafts), right_count)
+        if sequence.drafter is not None:
+            sequence.drafter.note_verified(draft.source, right_count, has_mismatch)
+        if drawn:
+            self._counters.count_drawn(sequence.request.adapter, count)
+            if stream.last_token_at:
+                self._counters.inter_token.add_several((now - stream.last_token_at) / count, count)
+            else:
+                self._counters.first_token.add(now - stream.start_time)
+            stream.last_token_at = now
+            is_prediction = draft.source is DraftSource.PREDICTION
+            has_logprobs = drawn[0].logprob is not None
+            self._queue_event(
+                sequence,
+                Steps(
+                    tuple(result.token for result in drawn),
+                    tuple(result.logprob or 0.0 for result in drawn) if has_logprobs else (),
+                    tuple(result.alternatives for result in drawn) if has_logprobs else (),
+                    right_count if is_prediction else 0,
+                    len(draft.drafts) - right_count if is_prediction else 0,
+                ),
+            )
+        if isinstance(end, AntiphonError):
+            self._release_sequence(sequence, StreamEnd(end), keep_prefix=False)
+        elif end is not None:
+            self._finish_sequence(sequence, end)
 
     def _check_adapter_output(self, adapter: str, logits: Logits) -> bool:
         """Returns whether a call with an adapter gave finite numbers. If not, bans the adapter and ends the

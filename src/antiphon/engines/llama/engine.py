@@ -20,6 +20,7 @@ from typing import TypeVar
 from antiphon.constraints.mask_workers import ModelConstraints
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import replace
+from antiphon.domain.vendor_fields import REFUSALS
 from antiphon.engines.base import (
     EngineInfo,
     EventSink,
@@ -324,6 +325,11 @@ class LlamaTokenEngine:
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos has no meaning together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
+        self._require_known_tokens(request.prediction, "prediction")
+        if request.prediction and not loaded.info.takes_predictions:
+            raise UnsupportedParameter(
+                f"prediction is not supported: {REFUSALS['prediction']}", param="prediction"
+            )
         sampling_state = SamplingState(
             request.sampling,
             request.choice,
@@ -357,13 +363,13 @@ class LlamaTokenEngine:
                     param="input",
                 )
 
-    def _require_known_tokens(self, tokens: Sequence[int]) -> None:
+    def _require_known_tokens(self, tokens: Sequence[int], field: str = "prompt") -> None:
         """Raises InvalidValue if a token id is outside the vocabulary."""
         size = self._get_loaded().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
             unknown_token = min(tokens) if min(tokens) < 0 else max(tokens)
             problem = f"{unknown_token} is no token id of this model; its ids go from 0 to {size - 1}"
-            raise InvalidValue(problem, param="prompt")
+            raise InvalidValue(problem, param=field)
 
     # --- the parts of the loaded model
 

@@ -10,6 +10,7 @@ allowed number of rows, at any position among the rows.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from antiphon.domain.request import SamplingOptions
 from antiphon.domain.values import Struct
-from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
+from antiphon.engines.base import DraftMode, EngineInfo, KVLayout, LoadSpec
+from antiphon.engines.llama.drafting import DraftPolicy
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, find_library
@@ -131,6 +133,11 @@ def require_valid_spec(spec: LoadSpec) -> None:
             "gpu_layers = 0 leaves no layer for devices and tensor_split; leave gpu_layers out, or leave "
             "devices and tensor_split out"
         )
+    if spec.exact and spec.drafts is not DraftMode.OFF:
+        raise LoadError(
+            "exact = true takes no drafts, because they change the last bits of an answer; leave drafts or "
+            "exact out"
+        )
     if spec.get_prefill_chunk() < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
 
@@ -195,11 +202,12 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
         model.close()
         raise
     try:
+        policy = build_policy(spec, context, model.size)
         return LoadedGenerator(
             model=model,
             context=context,
-            policy=build_policy(spec, context, model.size),
-            info=describe(model, context, spec, origin),
+            policy=policy,
+            info=describe(model, context, spec, origin, policy.drafts.is_possible),
             end_ids=frozenset(token for token in range(model.size) if model.is_end(token)),
         )
     except BaseException:
@@ -265,6 +273,17 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
     """Builds the scheduling policy. In exact mode, first finds the allowed numbers of decode rows, by tests
     on this machine."""
     row_counts = find_alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
+    # A row that a sequence computes alone has other bits than the same row behind others of the sequence,
+    # because attention without flash adds up the cells in another order for a single row.
+    drafts = (
+        DraftPolicy()
+        if spec.exact
+        else DraftPolicy(
+            spec.drafts,
+            measure_row_seconds(context, vocabulary),
+            min(count_scored_rows(spec, vocabulary), spec.get_prefill_chunk()),
+        )
+    )
     return SchedulingPolicy(
         sequences=spec.sequences,
         chunk=min(EXACT_ROWS, spec.get_prefill_chunk()),
@@ -282,10 +301,13 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
         max_kept_cells=context.shape.cells // KEPT_DIVISOR,
         quantum=spec.quantum,
         min_turn=MIN_TURN_SECONDS,
+        drafts=drafts,
     )
 
 
-def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
+def describe(
+    model: NativeModel, context: NativeContext, spec: LoadSpec, library: str, takes_predictions: bool = False
+) -> EngineInfo:
     """Builds the facts of the loaded model, for operators and for the renderer."""
     return EngineInfo(
         architecture=model.get_metadata("general.architecture") or "unknown",
@@ -306,6 +328,7 @@ def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library
         sampling=read_sampling_defaults(model),
         license=model.get_metadata("general.license"),
         organization=model.get_metadata("general.organization"),
+        takes_predictions=takes_predictions,
     )
 
 
@@ -369,6 +392,49 @@ def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int,
     return tuple(sorted({*row_counts, *more_counts, max_rows}))
 
 
+MEASURED_ROWS = (1, 2, 4, 8, 16)
+"""The numbers of rows of one sequence whose time is measured at load."""
+
+MEASURING_SECONDS = 1.0
+"""After this time, no more numbers of rows are measured at load. Each missing row then counts as much as the
+last measured ones."""
+
+
+def measure_row_seconds(
+    context: NativeContext, vocabulary: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, ...]:
+    """Measures the seconds of a decode of 1, 2, 3... rows of one sequence. Interpolates between the measured
+    numbers."""
+    started_at, measured = clock(), dict[int, float]()
+    _time_rows(context, vocabulary, 1, clock)  # the first decode also allocates
+    for rows in MEASURED_ROWS:
+        is_late = rows > 2 and clock() - started_at > MEASURING_SECONDS
+        if is_late or rows > min(context.shape.rows, context.shape.cells):
+            break
+        seconds = [_time_rows(context, vocabulary, rows, clock) for _ in range(2)]
+        measured[rows] = max(min(seconds), *measured.values(), 1e-9)
+    counts = list(measured)
+    return tuple(np.interp(range(1, counts[-1] + 1), counts, list(measured.values())).tolist())
+
+
+def _time_rows(context: NativeContext, vocabulary: int, rows: int, clock: Callable[[], float]) -> float:
+    """Returns the seconds of a decode of so many rows of one sequence, all with logits, and frees its
+    cells."""
+    context.set_rows(0, [row % vocabulary for row in range(rows)], 0, 0, True, all_have_logits=True)
+    started_at = clock()
+    _compute_logits(context, rows)
+    seconds = clock() - started_at
+    context.remove(0)
+    return seconds
+
+
+def _compute_logits(context: NativeContext, rows: int) -> NDArray[np.float32]:
+    """Computes the first rows of the batch, and returns their logits. Raises LoadError."""
+    if context.decode(rows) != DecodeStatus.DONE:
+        raise LoadError("the library could not compute a first token with this model; check the file")
+    return context.read_logits(rows)
+
+
 class _RowProbe:
     """Computes tokens of all sequences in one decode, then the same tokens of some sequences, and compares
     the logits."""
@@ -413,8 +479,6 @@ class _RowProbe:
             context.positions[:count] = step
             context.sequences[:count] = slots
             context.outputs[:count] = 1
-            if context.decode(count) != DecodeStatus.DONE:
-                raise LoadError("the library could not compute a first token with this model; check the file")
-            yield context.read_logits(count).copy()
+            yield _compute_logits(context, count).copy()
         for slot in slots:
             context.remove(int(slot))

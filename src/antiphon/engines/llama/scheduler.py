@@ -16,6 +16,9 @@ A preempted sequence continues with the tokens that it has: prompt and drawn tok
 one prompt, but in exact mode in the same chunks and rows as before. `queue.choose_exchange` decides when a
 sequence yields to another caller.
 
+A sequence that draws a token can have drafts behind it (`drafting`), but not in a step that computes prompts,
+because drafts would delay them.
+
 All rows of a call use one adapter, because the library cannot mix adapters.
 """
 
@@ -23,7 +26,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from antiphon.domain.values import Struct
-from antiphon.engines.llama.batch import DecodeCall, PromptSpan, StepPlan
+from antiphon.engines.llama.batch import DecodeCall, DraftSpan, PromptSpan, StepPlan
+from antiphon.engines.llama.drafting import MAX_DRAFTS
 from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PrefixMatch
 from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.kv.streams import StreamLayout
@@ -89,6 +93,7 @@ class Scheduler:
         if refusal is None:
             self._arrival_count += 1
             sequence.arrival, sequence.queued_at = self._arrival_count, now
+            sequence.drafter = self.policy.create_drafter(sequence.request, sequence.prompt_length)
             self.waiting.add(sequence)
             self._repeatable = None
         return refusal
@@ -153,6 +158,9 @@ class Scheduler:
         for sequence in self._running:
             if sequence.computed != len(sequence.tokens) - 1:
                 return None
+            drafter = sequence.drafter if self._allows_drafts else None
+            if drafter is not None and drafter.has_drafts(sequence.tokens):
+                return None
         if not self.layout.reserve(len(call.rows)) or self.layout.changes:
             return None  # a sequence has to yield its cells, or the cache changes before the call
         self._now = now
@@ -164,7 +172,9 @@ class Scheduler:
     def _find_repeatable(self, plan: StepPlan) -> DecodeCall | None:
         """Returns the plan's only call, if the next plan is this call with the next token of each sequence
         unless something changes."""
-        if self.waiting or plan.changes or len(plan.calls) != 1 or plan.calls[0].spans:
+        if self.waiting or plan.changes or len(plan.calls) != 1:
+            return None
+        if plan.calls[0].spans or plan.calls[0].draft_spans:
             return None
         owners = [row for row in plan.calls[0].rows if row is not None]
         if len(owners) < len(self._running) or any(owner.guide is not None for owner in owners):
@@ -336,24 +346,64 @@ class Scheduler:
                 if len(decoding) < len(own_sequences) and free_cells
                 else []
             )
-            self.layout.reserve(len(decoding) + sum(span.stop - span.start for span in spans))
-            return self._arrange_calls(decoding, spans)
+            drafts = [] if spans else self._choose_drafts(decoding, free_cells)
+            row_count = len(decoding) + sum(span.stop - span.start for span in spans)
+            self.layout.reserve(row_count + sum(len(draft.drafts) for draft in drafts))
+            return self._arrange_calls(decoding, spans, drafts)
 
-    def _arrange_calls(self, decoding: list[TokenSequence], spans: list[PromptSpan]) -> list[DecodeCall]:
+    @property
+    def _allows_drafts(self) -> bool:
+        """Whether drafts may make the running sequences faster. In streams, sequences with unlike numbers of
+        rows take several passes through the network, so only a sequence that runs alone can gain."""
+        return self._streams is None or len(self._running) == 1
+
+    def _choose_drafts(self, decoding: list[TokenSequence], free_cells: int) -> list[DraftSpan]:
+        """Chooses the drafts of this step. `free_cells`: the cells that are left for them."""
+        policy, draft_spans, draft_rows = self.policy.drafts, list[DraftSpan](), 0
+        if not self._allows_drafts:
+            return draft_spans
+        for sequence in decoding:
+            drafter = sequence.drafter
+            if drafter is None or sequence.computed != len(sequence.tokens) - 1 or sequence.is_undecided:
+                continue
+            # The last token needs no row: nothing is drawn from it.
+            limit = min(MAX_DRAFTS, sequence.max_length - len(sequence.tokens) - 1, free_cells - draft_rows)
+            if limit <= 0:
+                continue
+            source, drafts = drafter.propose(sequence.tokens, limit)
+            if not drafts:
+                continue
+            acceptance, other_rows = drafter.get_acceptance(source), len(decoding) - 1 + draft_rows
+            count = policy.choose_count(len(drafts), acceptance, other_rows, draft_rows)
+            if count:
+                draft_rows += count
+                draft_spans.append(DraftSpan(sequence, sequence.computed, source, drafts[:count]))
+            else:
+                drafter.note_unused(source)
+        return draft_spans
+
+    def _arrange_calls(
+        self, decoding: list[TokenSequence], spans: list[PromptSpan], drafts: list[DraftSpan]
+    ) -> list[DecodeCall]:
         """Distributes the rows over calls as the layout requires. Scored spans come last, so that their
         logits follow those of the rows for draws."""
         adapter = self._current_adapter
         spans = sorted(spans, key=lambda span: span.is_scored)
+        if drafts:
+            drafting = {draft.sequence for draft in drafts}
+            decoding = [sequence for sequence in decoding if sequence not in drafting]
         if self._streams is None:
-            if not decoding and not spans:
+            if not decoding and not spans and not drafts:
                 return []
-            return [DecodeCall(*_build_columns(decoding), spans, adapter)]
+            return [DecodeCall(*_build_columns(decoding), spans, adapter, drafts)]
         calls = (
             [DecodeCall(*self._build_padded_rows(self._streams, decoding), [], adapter)] if decoding else []
         )
         if self.policy.exact:
             return calls + [DecodeCall(spans=[span], adapter=adapter) for span in spans]
-        return [*calls, DecodeCall(spans=spans, adapter=adapter)] if spans else calls
+        if spans or drafts:
+            calls.append(DecodeCall(spans=spans, adapter=adapter, draft_spans=drafts))
+        return calls
 
     def _select_sequences(self) -> list[TokenSequence]:
         """Lists the running sequences of the adapter whose turn it is. Begins the turn of the adapter that

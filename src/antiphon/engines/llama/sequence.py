@@ -11,7 +11,8 @@ import numpy as np
 
 from antiphon.constraints.guide import Guide
 from antiphon.domain.values import Struct
-from antiphon.engines.base import KVLayout, StopCause, TokenRequest
+from antiphon.engines.base import DraftMode, KVLayout, StopCause, TokenRequest
+from antiphon.engines.llama.drafting import Drafter, DraftPolicy
 from antiphon.engines.sampling import SamplingState
 
 PrefixKey = tuple[str | None, str]
@@ -39,6 +40,7 @@ class TokenSequence:
         "actor",
         "arrival",
         "computed",
+        "drafter",
         "followers",
         "forced_spans",
         "group",
@@ -74,6 +76,8 @@ class TokenSequence:
         """The state of its draws, which stays when the sequence is preempted."""
         self.guide: Guide | None = None
         """Tells which tokens its constraint allows; None without a constraint."""
+        self.drafter: Drafter | None = None
+        """Proposes drafts; None if the sequence gets none."""
         self.prompt_length = len(prompt)
         """The number of prompt tokens."""
         self.tokens = array("i", prompt)
@@ -254,6 +258,18 @@ class SchedulingPolicy(Struct, frozen=True):
     min_turn: float = 0.0
     """The fewest seconds that one adapter's sequences get before another adapter has its turn. The library
     rebuilds its graphs when the adapter changes, which takes about as long as a step of a small model."""
+    drafts: DraftPolicy = DraftPolicy()
+    """How many drafts a sequence gets."""
+
+    def create_drafter(self, request: TokenRequest, prompt_length: int) -> Drafter | None:
+        """Returns what proposes the drafts of a sequence; None if it gets none. A constraint's mask for the
+        next token is not known before the last token is drawn, so there is nothing to verify drafts with."""
+        if not self.drafts.is_possible or request.constraint is not None:
+            return None
+        looks_up = self.drafts.mode is not DraftMode.OFF
+        return (
+            Drafter(request.prediction, looks_up, prompt_length) if request.prediction or looks_up else None
+        )
 
     def compute_prompt_budget(self, arriving_prompts: int, seconds_per_token: float) -> int:
         """The number of prompt tokens that a step computes while other sequences wait for their next token.
