@@ -53,7 +53,7 @@ class Shape:
     context: int
     """The cells of one sequence."""
     threads: int
-    settings: tuple[tuple[str, float], ...] = ()
+    settings: tuple[tuple[str, float | str], ...] = ()
     """Further model settings for Antiphon's sides."""
     native: str = ""
     """The path of another library, for the sides `native:...`."""
