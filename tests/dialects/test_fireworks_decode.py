@@ -12,6 +12,7 @@ from antiphon.domain.request import (
     ConstraintKind,
     Mirostat,
     Overflow,
+    Prediction,
     RawPrompt,
     Reasoning,
     SamplingOptions,
@@ -388,7 +389,6 @@ def test_calls_can_be_made_one_by_one():
     ("name", "refused", "taken"),
     [
         ("echo_last", 3, 0), ("raw_output", True, False), ("perf_metrics_in_response", True, False),
-        ("prediction", "guess", None), ("speculation", [1, 2], None),
         ("stream_options", {"include_usage": False}, {}),
     ],
 )  # fmt: skip
@@ -476,3 +476,35 @@ def test_a_raw_prompt_is_not_read_for_reasoning():
     for said in ({"reasoning_effort": "low"}, {"thinking": {"type": "enabled"}}):
         assert isinstance(refusal(TEXT, **said), UnsupportedParameter)
     assert decode(TEXT, reasoning_effort="none", thinking={"type": "disabled"}) == decode(TEXT)
+
+
+# --- predictions ---
+
+
+@pytest.mark.parametrize("operation", [TEXT, CHAT])
+def test_a_prediction_has_two_names_and_three_forms(operation):
+    def read(**fields):
+        return decode(operation, **fields).request.vendor_options.prediction
+
+    assert read() is read(prediction=None) is None
+    assert read(prediction="a b") == Prediction("a b")
+    assert read(prediction={"type": "content", "content": "a b"}) == Prediction("a b")
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    assert read(prediction={"type": "content", "content": parts}) == Prediction("a b")
+    assert read(speculation="a b") == Prediction("a b", field="speculation")
+    assert read(speculation=[5, 0]) == Prediction("", (5, 0), "speculation")
+    assert decode(operation, prediction="a", n=2).request.output.choices == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prediction": "a", "speculation": "a"}, "speculation"),
+        ({"speculation": ["a"]}, "speculation[0]"),
+        ({"speculation": {"type": "content", "content": "a"}}, "speculation"),
+        ({"prediction": [5]}, "prediction"),
+        ({"prediction": {"content": "a"}}, "prediction.type"),
+    ],
+)
+def test_a_wrong_prediction_is_refused_by_name(fields, param):
+    assert refusal(CHAT, **fields).param == param

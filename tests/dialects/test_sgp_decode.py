@@ -10,7 +10,7 @@ from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.domain.memory import LastMessages
 from antiphon.domain.messages import CacheControl, MediaContent, Message, Role
-from antiphon.domain.request import ConstraintKind, Conversation, SpeechOptions
+from antiphon.domain.request import ConstraintKind, Conversation, Prediction, SpeechOptions
 from antiphon.errors import AntiphonError
 
 HELLO = [{"content": "Hello!"}]
@@ -274,10 +274,9 @@ def test_fields_about_the_vendors_call():
     assert request.timeout == 2.5 and request.memory == LastMessages(2)
     assert (request.sampling.top_k, request.sampling.min_p) == (3, 0.5)
     assert request.vendor_options.extra_params == {"provider": "a"}
-    assert (
-        request.vendor_options.extra_headers == {"x-trace": "7"}
-        and request.vendor_options.prediction == "Once"
-    )
+    assert request.vendor_options.extra_headers == {
+        "x-trace": "7"
+    } and request.vendor_options.prediction == Prediction("Once")
     assert refusal(chat, inference_timeout=0).param == "inference_timeout"
     assert refusal(chat, memory_strategy={"name": "last_k", "k": 0}).param == "memory_strategy.k"
     assert refusal(chat, memory_strategy={"name": "first_k", "k": 1}).param == "memory_strategy.name"

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from antiphon.engines.base import TextPiece
+from antiphon.testing import ScriptedTokenEngine
 from tests.parameters.registry import OUT, Answer, case
 from tests.parameters.spots import (
     AUDIO,
@@ -10,6 +12,8 @@ from tests.parameters.spots import (
     CALL_TALK,
     CHAT,
     CHATS,
+    FIREWORKS_CHAT,
+    FIREWORKS_TEXT,
     GENERATING,
     IMAGE,
     IMAGE_URL,
@@ -20,6 +24,9 @@ from tests.parameters.spots import (
     TOOL,
     USER,
 )
+
+FIREWORKS = (*FIREWORKS_CHAT, *FIREWORKS_TEXT)
+ONCE = ScriptedTokenEngine().tokenizer.encode([TextPiece("Once")], False)
 
 
 def told(answer: Answer) -> Any:
@@ -92,9 +99,16 @@ def modalities_and_audio_belong_together(right: Answer, wrong: Answer) -> None:
     assert right.status == 200 or right.json["error"]["param"] == "modalities"
 
 
-@case(CHATS, "prediction", {}, OUT, {"type": "content", "content": "Once"})
-def a_model_of_this_server_predicts_itself(without: Answer, sent: Answer) -> None:
-    assert without.status == 200 and "prediction is not supported" in sent.refusal
+@case(CHATS, "prediction", {}, OUT, {"type": "content", "content": "Once"}, recorded=True)
+@case(FIREWORKS, "prediction", {}, OUT, "Once", recorded=True)
+@case(FIREWORKS, "speculation", {}, OUT, "Once", recorded=True)
+def the_engine_gets_the_prediction(without: Answer, sent: Answer) -> None:
+    assert [each.asked[0].prediction for each in (without, sent)] == [(), ONCE]
+
+
+@case(FIREWORKS, "speculation", {}, OUT, [5, 9], recorded=True)
+def the_engine_gets_the_token_ids(without: Answer, sent: Answer) -> None:
+    assert [each.asked[0].prediction for each in (without, sent)] == [(), (5, 9)]
 
 
 # --- images and recordings ---

@@ -106,7 +106,8 @@ class Keeping(ScriptedTokenEngine):
 
     def __init__(self) -> None:
         vocabulary = replace(build_vocabulary(), infill=INFILL)
-        super().__init__(Script(text="Yes."), info=scripted_info(chat_template=NAMING), vocabulary=vocabulary)
+        info = scripted_info(chat_template=NAMING, takes_predictions=True)
+        super().__init__(Script(text="Yes."), info=info, vocabulary=vocabulary)
         self.kept: list[TokenRequest] = []
 
     async def check(self, constraint: Constraint) -> None:

@@ -13,6 +13,7 @@ from antiphon.domain.request import (
     Conversation,
     GenerationRequest,
     Output,
+    Prediction,
     SchemaDeclaration,
     SpeechOptions,
     VendorOptions,
@@ -53,8 +54,9 @@ def asking(*prompts, vendor_options=NO_VENDOR_OPTIONS, **output):
          "inference_extra_params.reasoning",
          "inference_extra_params.reasoning is not supported: the models of this server have no such "
          "parameter; leave it out"),
-        (asking(vendor_options=VendorOptions(prediction="a")), "prediction",
-         "prediction is not supported: the models here take no predicted output; leave it out"),
+        (asking(vendor_options=VendorOptions(prediction=Prediction("a"))), "prediction",
+         "prediction is not supported: this model uses no guesses of the answer (refused in "
+         "/v1/models/{model}); leave it out"),
         (asking(vendor_options=SPOKEN), "modalities",
          "modalities is not supported: the models here give only text; leave it and audio out"),
         (asking(Conversation((*TALK.messages, Message(Role.ASSISTANT, "", speech_id="a")))),

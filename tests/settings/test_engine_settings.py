@@ -18,6 +18,8 @@ OTHER = {
     "keep_alive": 9.0,
     "gpu_layers": 1,
     "tensor_split": (1.0, 2.0),
+    "drafts": "auto",
+    "charge_rejected_predictions": True,
     "interpreter": "/python",
     "dtype": "float32",
     "memory_share": 0.5,
@@ -50,6 +52,12 @@ def test_vllm_needs_an_interpreter():
 def test_a_pool_is_refused_beside_exact():
     with pytest.raises(SettingsError, match=r'^layout = "pool" of the model m has no effect with exact'):
         load(**LLAMA, exact=True, layout="pool")
+
+
+def test_drafts_are_refused_beside_exact():
+    load(**LLAMA, exact=True, drafts="off")
+    with pytest.raises(SettingsError, match=r"^drafts of the model m are not possible with exact = true"):
+        load(**LLAMA, exact=True, drafts="auto")
 
 
 def test_cells_are_refused_beside_a_memory_share():

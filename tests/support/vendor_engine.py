@@ -98,7 +98,7 @@ def describe_request(request: GenerationRequest) -> list[Event]:
                     )
                 ],
                 "extras": [dict(vendor_options.extra_params), dict(vendor_options.extra_headers)],
-                "prediction": vendor_options.prediction,
+                "prediction": vendor_options.prediction and vendor_options.prediction.text,
                 "modalities": vendor_options.modalities,
                 "audio": vendor_options.audio
                 and [vendor_options.audio.format, vendor_options.audio.voice, vendor_options.audio.is_custom],

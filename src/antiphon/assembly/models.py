@@ -211,6 +211,7 @@ def _build_local(
         options = replace(
             options,
             families=find_families(model_settings),
+            charges_predictions=model_settings.charge_rejected_predictions,
             sampling=SamplingOptions(
                 temperature=model_settings.temperature,
                 top_p=model_settings.top_p,

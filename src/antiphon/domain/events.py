@@ -170,7 +170,8 @@ class Usage(Value, frozen=True):
     accepted_prediction_tokens: int = 0
     """Tokens of the caller's prediction that are in the completion."""
     rejected_prediction_tokens: int = 0
-    """Tokens of the prediction that are not in the answer, but count as completion tokens."""
+    """Tokens of the prediction that were computed and are not in the answer. Vendors count them as completion
+    tokens; for a local model, a setting decides it."""
 
     @property
     def total_tokens(self) -> int:

@@ -300,8 +300,19 @@ class SpeechOptions(Value, frozen=True):
     """Whether `voice` is the id of the caller's own voice at the vendor."""
 
 
+class Prediction(Value, frozen=True):
+    """What the answer probably repeats. It can make an answer faster, and never changes its text."""
+
+    text: str
+    tokens: tuple[int, ...] | None = None
+    """Token ids of the model, instead of the text. Vendors do not take them."""
+    field: str = "prediction"
+    """The caller's name of the field."""
+
+
 class VendorOptions(Value, frozen=True):
-    """Options that only vendors' models have. A local engine refuses or ignores them."""
+    """Options of vendors' models. Of these, a local engine takes only `prediction`. It refuses or ignores the
+    others."""
 
     verbosity: str | None = None
     """The requested length of the answer: `low`, `medium`, `high`."""
@@ -313,8 +324,7 @@ class VendorOptions(Value, frozen=True):
     """The kinds of output that the caller wants: `text`, `audio`. Empty is the model's own."""
     audio: SpeechOptions | None = None
     """The form of a spoken answer; needs `audio` among the modalities."""
-    prediction: str | None = None
-    """OpenAI's predicted output: a text that the answer probably repeats."""
+    prediction: Prediction | None = None
     extra_params: Mapping[str, object] = NOTHING
     """Fields that the caller adds to the vendor's request body, if the operator allows them."""
     extra_headers: Mapping[str, str] = NOTHING

@@ -57,7 +57,7 @@ ONLY_TEXT = "the models here take only text (modalities in /v1/models/{model}); 
 REFUSALS: Mapping[str, str] = {
     "verbosity": "say in a message how long the answer shall be",
     "service_tier": "there is one tier; leave it out",
-    "prediction": "the models here take no predicted output; leave it out",
+    "prediction": "this model uses no guesses of the answer (refused in /v1/models/{model}); leave it out",
     "modalities": "the models here give only text; leave it and audio out",
     "audio": "the models here give only text; leave it out",
 }
@@ -68,6 +68,9 @@ DEFAULT_VALUES: Mapping[str, tuple[str, ...]] = {
     "service_tier": ("auto", "default"),
 }
 """For each option, the values that change nothing."""
+
+PREDICTED_IDS = "prediction as token ids"
+"""The name of a prediction that no vendor takes."""
 
 PROMPT_CACHE_KEY = "prompt_cache_key"
 EXTRA_PARAMS = "inference_extra_params"
@@ -90,7 +93,7 @@ def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
         if value is not None and value not in default_values:
             names.append(name)
     if vendor_options.prediction is not None:
-        names.append("prediction")
+        names.append("prediction" if vendor_options.prediction.tokens is None else PREDICTED_IDS)
     if SPEECH in vendor_options.modalities:
         names.append("modalities")
     if vendor_options.audio is not None:
@@ -101,7 +104,8 @@ def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
 def require_local(request: GenerationRequest) -> None:
     """Raises UnsupportedParameter for the first field that a local engine cannot support."""
     for name in list_vendor_options(request.vendor_options):
-        raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
+        if name not in ("prediction", PREDICTED_IDS):  # the renderer knows whether the model takes it
+            raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
     for name in request.vendor_options.extra_params:
         field = f"{EXTRA_PARAMS}.{name}"
         raise UnsupportedParameter(

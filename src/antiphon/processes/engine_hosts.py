@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.domain.values import Struct, field, replace
-from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
+from antiphon.engines.base import DraftMode, EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
 from antiphon.engines.host.control import ChildState, EngineStateNotice, HostConfig, HostOrder, Status
 from antiphon.engines.host.ray.config import ClusterAddress
@@ -384,6 +384,7 @@ def build_load_spec(model: ModelSettings, settings: Settings, host_name: str | N
         memory_share=model.memory_share,
         tensor_parallel=model.tensor_parallel,
         adapters=can_use_adapters(model, settings),
+        drafts=DraftMode(model.drafts),
     )
 
 

@@ -57,6 +57,8 @@ class ChoiceDecoder:
         "cached_tokens",
         "choice",
         "completion_tokens",
+        "mispredicted_tokens",
+        "predicted_tokens",
         "queue_seconds",
         "reasoning_counter",
     )
@@ -65,6 +67,10 @@ class ChoiceDecoder:
         self.choice = choice
         self.completion_tokens = 0
         """Number of tokens, up to and including the token that completes a stop string."""
+        self.predicted_tokens = 0
+        """The number of these tokens that came from the request's prediction."""
+        self.mispredicted_tokens = 0
+        """The number of tokens of the prediction that the engine computed in vain."""
         self.cached_tokens: int | None = None
         """Number of the choice's prompt tokens that the engine did not compute; None before the engine admits
         the choice."""
@@ -95,9 +101,11 @@ class ChoiceDecoder:
         """Converts an event of the sequence to events of the choice. Its Started has no counts, because
         `RequestTally` builds the request's own Started."""
         if isinstance(event, Steps):
-            is_first = not self.completion_tokens
+            tokens_before = self.completion_tokens
             text = self._decode_steps(event)
-            if is_first:
+            self.predicted_tokens += min(event.predicted, self.completion_tokens - tokens_before)
+            self.mispredicted_tokens += event.mispredicted
+            if not tokens_before:
                 yield Started(0)
             if text:
                 yield self._build_delta(text)

@@ -243,6 +243,7 @@ def _build_profile(
         sequences=info.sequences,
         engine=info.library,
         sampling=sampling.with_defaults(info.sampling),
+        refused=() if info.takes_predictions or info.embedding is not None else ("prediction",),
         infill=vocabulary.infill is not None and info.embedding is None,
         embedding=info.embedding,
         portable_seeds=info.portable_seeds,

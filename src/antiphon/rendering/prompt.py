@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from antiphon.domain.context import Clock
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Prediction, Prompt, RawPrompt
+from antiphon.domain.vendor_fields import REFUSALS
 from antiphon.engines.base import InfillTokens, TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
@@ -20,6 +21,8 @@ from antiphon.rendering.tokenizer import TextTokenizer
 
 MOST_TRUNCATED = 1 << 20
 """The most characters of a prompt that the server truncates. The tokenizer reads the dropped part too."""
+
+INVALID_UNICODE = "the text holds half of a surrogate pair, which is no character; send valid Unicode"
 
 LARGE_CONVERSATION = 20_000
 """A thread renders a conversation with more characters. This many take about one millisecond. Each message
@@ -136,9 +139,30 @@ def _require_valid_unicode(texts: Sequence[str], prompt: Prompt) -> None:
     """Raises InvalidValue for a text with a lone surrogate, which JSON can contain but UTF-8 cannot."""
     if not all(map(is_valid_unicode, texts)):
         raise InvalidValue(
-            "the text holds half of a surrogate pair, which is no character; send valid Unicode",
+            INVALID_UNICODE,
             param=_name_field(prompt),
         )
+
+
+async def tokenize_prediction(
+    tokenizer: TextTokenizer, model_info: ModelInfo, prediction: Prediction
+) -> tuple[tuple[int, ...], bool]:
+    """Returns the token ids of a prediction, as a completion has them: without a begin token, and no text of
+    it is a control token. Also returns whether tokens that no context can hold were cut. Raises
+    UnsupportedParameter if the model takes no predictions, and InvalidValue for an unknown token id."""
+    if not model_info.info.takes_predictions:
+        field = prediction.field
+        raise UnsupportedParameter(f"{field} is not supported: {REFUSALS['prediction']}", param=field)
+    context_length = model_info.info.context_length
+    if prediction.tokens is not None:
+        require_token_ids(prediction.tokens, model_info, prediction.field)
+        return prediction.tokens[:context_length], len(prediction.tokens) > context_length
+    if not is_valid_unicode(prediction.text):
+        raise InvalidValue(INVALID_UNICODE, param=prediction.field)
+    # So many characters have more tokens than the context with any tokenizer.
+    text = prediction.text[: (context_length + 1) * model_info.longest_piece]
+    tokens = await tokenizer.tokenize([TextPiece(text)], False) if text else ()
+    return tokens[:context_length], len(tokens) > context_length
 
 
 def context_sentence(model_info: ModelInfo) -> str:

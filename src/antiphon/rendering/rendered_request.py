@@ -125,6 +125,8 @@ class ReadyRequest(Struct, frozen=True):
     fitted_prompts: Sequence[FittedPrompt]
     shared_request: TokenRequest
     """The options that the sequences of all choices share; it has no prompt."""
+    charges_predictions: bool = False
+    """Whether the tokens of the prediction that are not in the answer count as completion tokens."""
 
 
 class RenderedRequest:
@@ -137,7 +139,8 @@ class RenderedRequest:
         self._engine = engine
         self._ready_request = ready_request
         self._is_current = is_current
-        self.size = compute_size(ready_request.request, ready_request.fitted_prompts)
+        prediction = ready_request.shared_request.prediction if ready_request.charges_predictions else ()
+        self.size = compute_size(ready_request.request, ready_request.fitted_prompts, len(prediction))
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Streams the events of all choices. Raises EngineUnavailable if the engine restarted after the
@@ -167,7 +170,11 @@ class RenderedRequest:
             tuple(prompt.tokens for prompt in fitted_prompts) if request.output.token_ids else ()
         )
         tally = RequestTally(
-            tuple(len(prompt.tokens) for prompt in fitted_prompts), choice_set.decoders, prompt_token_ids
+            tuple(len(prompt.tokens) for prompt in fitted_prompts),
+            choice_set.decoders,
+            prompt_token_ids,
+            len(self._ready_request.shared_request.prediction),
+            self._ready_request.charges_predictions,
         )
         has_started = False
         async with (
@@ -227,10 +234,13 @@ def build_token_requests(
             )
 
 
-def compute_size(request: GenerationRequest, fitted_prompts: Sequence[FittedPrompt]) -> RequestSize:
-    """Returns the tokens of all prompts, and the most tokens that all candidates together can generate."""
+def compute_size(
+    request: GenerationRequest, fitted_prompts: Sequence[FittedPrompt], charged_prediction: int = 0
+) -> RequestSize:
+    """Returns the tokens of all prompts, and the most tokens that all candidates together can generate.
+    `charged_prediction`: the tokens of the prediction, if they count where they are not in the answer."""
     candidate_count = request.output.best_of or request.output.choices
-    max_output = sum(prompt.max_tokens for prompt in fitted_prompts) * candidate_count
+    max_output = sum(prompt.max_tokens + charged_prediction for prompt in fitted_prompts) * candidate_count
     return RequestSize(sum(len(prompt.tokens) for prompt in fitted_prompts), max_output)
 
 
@@ -300,6 +310,10 @@ class RequestTally(Struct, frozen=True):
     """Decoders of the candidates, in the order of the prompts."""
     prompt_token_ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of each prompt, if the caller requests them."""
+    predicted_count: int = 0
+    """Number of tokens of the prediction."""
+    charges_predictions: bool = False
+    """Whether its tokens that are not in the answer count as completion tokens."""
 
     def build_started(self) -> Started:
         """Builds the request's first event. Call it when the first choice starts."""
@@ -321,7 +335,19 @@ class RequestTally(Struct, frozen=True):
             for decoder in self.decoders
             if decoder.reasoning_counter is not None
         )
-        return Usage(sum(self.prompt_token_counts), completion_tokens, self._count_cached(), reasoning_tokens)
+        # A token can be computed in vain several times. It counts once, so that the prediction limits them.
+        rejected_tokens = sum(
+            min(decoder.mispredicted_tokens, max(0, self.predicted_count - decoder.predicted_tokens))
+            for decoder in self.decoders
+        )
+        return Usage(
+            sum(self.prompt_token_counts),
+            completion_tokens + rejected_tokens * self.charges_predictions,
+            self._count_cached(),
+            reasoning_tokens,
+            accepted_prediction_tokens=sum(decoder.predicted_tokens for decoder in self.decoders),
+            rejected_prediction_tokens=rejected_tokens,
+        )
 
     def _count_cached(self) -> int:
         """Counts the cached tokens of each prompt once. A token counts as cached if no choice of the prompt

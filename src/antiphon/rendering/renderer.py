@@ -49,7 +49,7 @@ from antiphon.rendering.model_info import (
     with_template,
 )
 from antiphon.rendering.output_parser import constrain_calls, constrain_prompt
-from antiphon.rendering.prompt import encode, render_prompt, require_token_ids
+from antiphon.rendering.prompt import encode, render_prompt, require_token_ids, tokenize_prediction
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, build_deadline_error
 from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
@@ -82,6 +82,8 @@ class RendererOptions(Struct, frozen=True):
     """Renders the templates that requests bring; None refuses them."""
     most_logprobs: int = 20
     """The most alternatives that a request may ask for at each token; -1 is the whole vocabulary."""
+    charges_predictions: bool = False
+    """Whether the tokens of a prediction that are not in the answer count as completion tokens."""
 
 
 class Renderer:
@@ -202,8 +204,23 @@ class Renderer:
             shared_request = replace(
                 shared_request, sampling=replace(shared_request.sampling, banned=banned_sequences)
             )
+        if (prediction := request.vendor_options.prediction) is not None:
+            tokenizer = self._make_tokenizer(context.actor, context.clock)
+            predicted_tokens, is_cut = await self._run_in_time(
+                tokenize_prediction(tokenizer, model_info, prediction), context
+            )
+            shared_request = replace(shared_request, prediction=predicted_tokens)
+            if is_cut:
+                context.progress.unread += (f"{prediction.field}[{len(predicted_tokens)}:]",)
         is_current = partial(self._is_current, generation)
-        ready_request = ReadyRequest(original, request, model_info, fitted_prompts, shared_request)
+        ready_request = ReadyRequest(
+            original,
+            request,
+            model_info,
+            fitted_prompts,
+            shared_request,
+            self._options.charges_predictions,
+        )
         return RenderedRequest(self._engine, ready_request, is_current)
 
     def _is_current(self, generation: int) -> bool:

@@ -158,6 +158,21 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "beginning."
         ),
     ] = True
+    drafts: Annotated[
+        Literal["off", "auto", "always"],
+        Meta(
+            description="Whether the model computes probable next tokens together with the last one "
+            "(predictions.md). off does so for the predictions of requests. auto also takes them from the "
+            "sequence's own earlier tokens. Both do so only while it is faster; always does it at any cost."
+        ),
+    ] = "off"
+    charge_rejected_predictions: Annotated[
+        bool,
+        Meta(
+            description="Whether tokens of a prediction that were computed and are not in the answer count "
+            "as completion tokens. OpenAI counts them so."
+        ),
+    ] = False
     engine: Annotated[
         Literal["llama", "vllm"],
         Meta(description="The engine: the embedded llama.cpp, or vLLM in its own environment."),
@@ -236,6 +251,8 @@ LLAMA_ONLY = frozenset(
         "weights",
         "load",
         "keep_alive",
+        "drafts",
+        "charge_rejected_predictions",
     }
 )
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
@@ -261,6 +278,11 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
             raise SettingsError(
                 f'layout = "pool" of the model {model.name} has no effect with exact = true, which needs '
                 "streams; leave layout or exact out"
+            )
+        if model.exact and model.drafts != "off":
+            raise SettingsError(
+                f"drafts of the model {model.name} are not possible with exact = true, because they change "
+                "the last bits of an answer; leave drafts or exact out"
             )
         if model.memory_share is not None and model.cells is not None:
             raise SettingsError(

@@ -100,7 +100,10 @@ BOUNDS = LoadSpec("scripted")
 
 
 def scripted_info(
-    context_length: int = 2048, sequences: int = 4, chat_template: str | None = CHATML
+    context_length: int = 2048,
+    sequences: int = 4,
+    chat_template: str | None = CHATML,
+    takes_predictions: bool = False,
 ) -> EngineInfo:
     """Returns the facts of an imaginary model."""
     return EngineInfo(
@@ -119,6 +122,7 @@ def scripted_info(
         cpu_features=(),
         chat_template=chat_template,
         sampling=SamplingOptions(),
+        takes_predictions=takes_predictions,
     )
 
 

@@ -12,6 +12,7 @@ from antiphon.domain.request import (
     Mirostat,
     Output,
     Overflow,
+    Prediction,
     RawPrompt,
     Reasoning,
     ReasoningFieldNames,
@@ -180,7 +181,7 @@ def test_every_name_that_a_request_asks_for_is_listed():
             (Message(Role.USER, "a"),), continues=True, template="a", documents=(), template_values={"a": 1}
         ),
         vendor_options=VendorOptions(
-            "low", "flex", "k", ("text", "audio"), SpeechOptions("wav", "alloy"), prediction="a"
+            "low", "flex", "k", ("text", "audio"), SpeechOptions("wav", "alloy"), prediction=Prediction("a")
         ),
         cache_salt="s",
     )

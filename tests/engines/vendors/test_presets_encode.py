@@ -12,6 +12,7 @@ from antiphon.domain.request import (
     GenerationRequest,
     Mirostat,
     Output,
+    Prediction,
     Prompt,
     RawPrompt,
     Reasoning,
@@ -68,7 +69,9 @@ REQUESTS = {
     "min_p": sample(min_p=0.1),
     "min_tokens": sample(min_tokens=2),
     "mirostat_target": sample(mirostat=Mirostat()),
-    "prediction": GenerationRequest("m", (PLAIN,), vendor_options=VendorOptions(prediction="Once")),
+    "prediction": GenerationRequest(
+        "m", (PLAIN,), vendor_options=VendorOptions(prediction=Prediction("Once"))
+    ),
     "priority": GenerationRequest("m", (PLAIN,), priority=2),
     "repetition_penalty": sample(repetition_penalty=1.2),
     "response_format": request_of(RawPrompt("Hi"), constraint=Constraint(ConstraintKind.JSON_OBJECT)),

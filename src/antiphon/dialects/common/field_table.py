@@ -32,6 +32,7 @@ class Need(StrEnum):
     VISION = "a model that takes images"
     HEARING = "a model that takes recordings"
     SPEECH = "a model that speaks"
+    PREDICTIONS = "a model that takes predictions"
     VENDOR = "a vendor's model"
 
     @property
@@ -52,6 +53,8 @@ _EXPLANATIONS: Mapping[Need, str] = {
     "Local models take only text.",
     Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
     Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
+    Need.PREDICTIONS: "a local model on llama.cpp without `exact`, or a model of a provider that "
+    "supports the field.",
     Need.VENDOR: "a model of a provider that supports the field. The row says whether local models refuse "
     "or ignore it.",
 }
@@ -77,8 +80,8 @@ _NAMES: Mapping[Need, str] = {
     Need.VISION: "images image_url detail",
     Need.HEARING: "input_audio data format",
     Need.SPEECH: "modalities audio",
-    Need.VENDOR: "cache_control verbosity prediction service_tier prompt_cache_key thinking_blocks "
-    "extra_content",
+    Need.PREDICTIONS: "prediction speculation",
+    Need.VENDOR: "cache_control verbosity service_tier prompt_cache_key thinking_blocks extra_content",
 }
 
 NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}

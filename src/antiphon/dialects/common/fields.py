@@ -207,7 +207,8 @@ GENERATING: tuple[RequestField, ...] = (
         verbosity="How long the answer should be: low, medium or high. A local model refuses low and high: "
         "write it into a message.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. It makes some vendors faster. A local model refuses it.",
+        "parts}. It makes the answer faster and never changes it (predictions.md). Not together with n "
+        "above 1, tools or audio. A model that lacks it refuses it.",
         modalities="What the answer contains: [text], or [text, audio] of a model that speaks. Other "
         "models refuse audio.",
         audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "

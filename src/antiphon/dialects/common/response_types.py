@@ -29,7 +29,8 @@ class CompletionTokensDetails(Struct, frozen=True):
     accepted_prediction_tokens: int | UnsetType = UNSET
     """The tokens of the prediction that are in the completion."""
     rejected_prediction_tokens: int | UnsetType = UNSET
-    """The tokens of the prediction that are not in the answer. They count as completion tokens."""
+    """The tokens of the prediction that were computed and are not in the answer. Vendors count them as
+    completion tokens. Local models do so only if a setting says it."""
 
 
 class UsageShape(Struct, frozen=True):

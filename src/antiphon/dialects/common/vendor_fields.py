@@ -28,7 +28,7 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_shallow
-from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, SpeechOptions, VendorOptions
+from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, Prediction, SpeechOptions, VendorOptions
 from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import EXTRA_HEADERS, EXTRA_PARAMS, is_header_name, is_protected
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
@@ -58,10 +58,26 @@ def read_chat_vendor_options(wire: ChatCompletionRequest) -> VendorOptions:
         return NO_VENDOR_OPTIONS
     vendor_options = read_vendor_options(wire.service_tier, wire.prompt_cache_key, wire.verbosity)
     if wire.prediction is not None:
-        vendor_options = replace(vendor_options, prediction=join_prediction(wire.prediction))
+        _require_predictable(wire)
+        vendor_options = replace(vendor_options, prediction=Prediction(join_prediction(wire.prediction)))
     if wire.modalities is None and wire.audio is None:
         return vendor_options
     return replace(vendor_options, modalities=read_modalities(wire), audio=read_speech_options(wire.audio))
+
+
+def _require_predictable(wire: ChatCompletionRequest) -> None:
+    """Raises UnsupportedParameter for a field that OpenAI refuses together with `prediction`."""
+    others = {
+        "n above 1": (wire.n or 1) > 1,
+        "tools": bool(wire.tools),
+        "audio": wire.audio is not None or SPEECH in (wire.modalities or ()),
+    }
+    for other, is_sent in others.items():
+        if is_sent:
+            raise UnsupportedParameter(
+                f"prediction is not supported together with {other}; leave one of them out",
+                param="prediction",
+            )
 
 
 def join_prediction(prediction: PredictionShape) -> str:

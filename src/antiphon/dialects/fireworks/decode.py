@@ -19,11 +19,11 @@ from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image
 from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.request_types import ImageUrlShape, NamedSchema
+from antiphon.dialects.common.request_types import ImageUrlShape, NamedSchema, PredictionShape
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import filter_tools, require_known_tool
-from antiphon.dialects.common.vendor_fields import read_vendor_options
+from antiphon.dialects.common.vendor_fields import join_prediction, read_vendor_options
 from antiphon.dialects.fireworks.fields import FIELD_TABLE, FireworksScope, filter_fields
 from antiphon.dialects.fireworks.wire_types import (
     LEAST_BUDGET,
@@ -37,10 +37,12 @@ from antiphon.domain.messages import Content, Message, Role, TextContent
 from antiphon.domain.request import (
     Conversation,
     Overflow,
+    Prediction,
     Prompt,
     RawPrompt,
     Reasoning,
     ReasoningFieldNames,
+    VendorOptions,
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
@@ -237,7 +239,7 @@ def _complete_call(
         replace(
             call.request,
             output=output,
-            vendor_options=read_vendor_options(wire.service_tier, wire.prompt_cache_key),
+            vendor_options=_read_vendor_options(wire),
         ),
         call.stream,
         include_usage=True,
@@ -246,6 +248,24 @@ def _complete_call(
         attribution=call.attribution,
         has_entries=wire.logprobs is True,
     )
+
+
+def _read_vendor_options(wire: FireworksCommonRequest) -> VendorOptions:
+    """Reads the options that vendors' models have. Raises InvalidValue for a prediction under both names."""
+    vendor_options = read_vendor_options(wire.service_tier, wire.prompt_cache_key)
+    if wire.prediction is None and wire.speculation is None:
+        return vendor_options
+    if wire.prediction is not None and wire.speculation is not None:
+        raise InvalidValue("send prediction or speculation, not both", param="speculation")
+    if isinstance(wire.speculation, list):
+        prediction = Prediction("", tuple(wire.speculation), "speculation")
+    elif wire.speculation is not None:
+        prediction = Prediction(wire.speculation, field="speculation")
+    elif isinstance(wire.prediction, PredictionShape):
+        prediction = Prediction(join_prediction(wire.prediction))
+    else:
+        prediction = Prediction(wire.prediction or "")
+    return replace(vendor_options, prediction=prediction)
 
 
 def read_fireworks_format(response_format: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:

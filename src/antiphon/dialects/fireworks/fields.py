@@ -39,8 +39,6 @@ BOTH = CHAT | TEXT
 
 RAW = "text completions do not separate reasoning; send messages to chat/completions"
 
-GUESS = "guesses of the answer are not used to make it faster; leave it out"
-
 LEGACY = "tools took its place; send tools"
 
 FIELDS: tuple[RequestField, ...] = (
@@ -117,6 +115,13 @@ FIELDS: tuple[RequestField, ...] = (
         "key.",
     ),
     *declare_supported(BOTH, prompt_cache_key=CACHE_KEY, service_tier=SERVICE_TIER),
+    *declare_supported(
+        BOTH,
+        prediction="A text that the answer probably repeats, or {type: content, content: the text}. It makes "
+        "the answer faster and never changes it (predictions.md). A model that lacks it refuses it.",
+        speculation="The older name of prediction: a text, or token ids, which vendors' models refuse. Send "
+        "one of the two.",
+    ),
     *declare_supported(CHAT, memory_strategy=MEMORY, rag_params=RETRIEVAL),
     declare_refused("memory_strategy", TEXT, NO_MEMORY),
     declare_refused("rag_params", TEXT, NO_RETRIEVAL),
@@ -125,8 +130,6 @@ FIELDS: tuple[RequestField, ...] = (
     declare_refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
     declare_refused("raw_output", BOTH, "/tokenize shows what a model reads; leave it out", False),
     declare_refused("perf_metrics_in_response", BOTH, "/metrics has the server's times; leave it out", False),
-    declare_refused("prediction", BOTH, GUESS),
-    declare_refused("speculation", BOTH, GUESS),
     declare_refused("reasoning_effort", TEXT, RAW, "none", False),
     declare_refused("thinking", TEXT, RAW, {"type": "disabled"}),
     declare_refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),

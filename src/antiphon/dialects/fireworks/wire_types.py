@@ -29,6 +29,7 @@ from antiphon.dialects.common.request_types import (
     NonNegativeInt,
     Penalty,
     PositiveInt,
+    PredictionShape,
     RagParams,
     Salt,
     Seed,
@@ -118,6 +119,8 @@ class FireworksCommonRequest(BodyShape, frozen=True, kw_only=True):
     prompt_cache_key: CacheKey | None = None
     service_tier: Name | None = None
     prompt_cache_isolation_key: Salt | None = None
+    prediction: str | PredictionShape | None = None
+    speculation: str | Annotated[list[TokenId], Meta(max_length=MAX_IDS)] | None = None
 
 
 class FireworksCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=True):

@@ -64,7 +64,8 @@ FIELDS: tuple[RequestField, ...] = (
         audio="The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
         "Only together with audio in modalities.",
         prediction="A text that the answer probably repeats, as {type: content, content: a text or text "
-        "parts}. It makes some vendors faster. A local model refuses it.",
+        "parts}. It makes the answer faster and never changes it (predictions.md). Not together with n "
+        "above 1, tools or audio. A model that lacks it refuses it.",
         parallel_tool_calls="Whether one turn can make several calls; true by default.",
     ),
     declare_ignored(

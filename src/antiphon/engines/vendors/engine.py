@@ -195,7 +195,8 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
     output_tokens = request.output.max_tokens
     if output_tokens is None:
         output_tokens = model.profile.max_output or MAX_OUTPUT
-    output_tokens += len((request.vendor_options.prediction or "").encode())  # its rejected tokens count too
+    if (prediction := request.vendor_options.prediction) is not None:
+        output_tokens += len(prediction.text.encode())  # its rejected tokens count too
     choices = (request.output.best_of or request.output.choices) * len(request.prompts)
     return RequestSize(
         text_bytes + media_tokens,

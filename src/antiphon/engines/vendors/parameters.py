@@ -19,7 +19,7 @@ from antiphon.domain.request import (
     SamplingOptions,
     VendorOptions,
 )
-from antiphon.domain.vendor_fields import list_vendor_options, require_transcripts
+from antiphon.domain.vendor_fields import PREDICTED_IDS, list_vendor_options, require_transcripts
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
@@ -345,6 +345,9 @@ def name_field(name: str, request: GenerationRequest) -> str:
         return "top_logprobs" if isinstance(request.prompts[0], Conversation) else "logprobs"
     if name in SPECIAL_CASES:
         return name.partition(".")[0].partition(" ")[0]
+    prediction = request.vendor_options.prediction
+    if prediction is not None and name in ("prediction", PREDICTED_IDS):
+        return prediction.field
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             names = prompt.reasoning.field_names

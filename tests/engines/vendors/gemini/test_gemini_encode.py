@@ -13,6 +13,7 @@ from antiphon.domain.request import (
     GenerationRequest,
     Mirostat,
     Output,
+    Prediction,
     RawPrompt,
     Reasoning,
     ReasoningFieldNames,
@@ -158,7 +159,7 @@ REFUSED: dict[str, GenerationRequest] = {
     "cache_salt": chat(cache_salt="a"),
     "priority": chat(priority=1),
     "verbosity": chat(vendor_options=VendorOptions(verbosity="low")),
-    "prediction": chat(vendor_options=VendorOptions(prediction="a")),
+    "prediction": chat(vendor_options=VendorOptions(prediction=Prediction("a"))),
     "modalities": chat(vendor_options=VendorOptions(modalities=("text", "audio"))),
     "audio": chat(vendor_options=VendorOptions(audio=SpeechOptions("wav", "alloy"))),
 }

@@ -20,7 +20,14 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, SpeechOptions, VendorOptions
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    Prediction,
+    SpeechOptions,
+    VendorOptions,
+)
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
@@ -131,7 +138,10 @@ def test_a_record_keeps_what_was_said_and_no_recording():
 def test_a_prediction_is_reserved_as_output_too():
     plain = GenerationRequest("m", (PROMPT,), output=Output(max_tokens=9, choices=2))
     predicted = GenerationRequest(
-        "m", (PROMPT,), output=Output(max_tokens=9, choices=2), vendor_options=VendorOptions(prediction="nöt")
+        "m",
+        (PROMPT,),
+        output=Output(max_tokens=9, choices=2),
+        vendor_options=VendorOptions(prediction=Prediction("nöt")),
     )
     call = OpenAIUpstream().encode(plain, MODEL, NO_ATTRIBUTES)
     sizes = [bound_size(each, call, MODEL).output_tokens for each in (plain, predicted)]

@@ -24,6 +24,7 @@ from antiphon.domain.request import (
     GenerationRequest,
     Mirostat,
     Output,
+    Prediction,
     RawPrompt,
     Reasoning,
     SamplingOptions,
@@ -181,7 +182,7 @@ CHATS: dict[str, Case] = {
     "verbosity": (chat(vendor_options=VendorOptions(verbosity="low")), {"verbosity": "low"}),
     "service_tier": (chat(vendor_options=VendorOptions(service_tier="flex")), {"service_tier": "flex"}),
     "prediction": (
-        chat(vendor_options=VendorOptions(prediction="Once")),
+        chat(vendor_options=VendorOptions(prediction=Prediction("Once"))),
         {"prediction": {"type": "content", "content": "Once"}},
     ),
     "modalities": (

@@ -389,7 +389,7 @@ def _add_vendor_options(body: Body, vendor_options: VendorOptions, supported: fr
         if (value := getattr(vendor_options, name)) and name in supported:
             body[name] = value
     if vendor_options.prediction is not None:
-        body["prediction"] = {"type": "content", "content": vendor_options.prediction}
+        body["prediction"] = {"type": "content", "content": vendor_options.prediction.text}
     if SPEECH in vendor_options.modalities:
         body["modalities"] = list(vendor_options.modalities)
     if (audio := vendor_options.audio) is not None:
