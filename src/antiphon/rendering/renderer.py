@@ -1,8 +1,8 @@
 """The renderer: an `Engine` over any token engine. It converts texts to tokens and back.
 
 `prompt` converts a prompt to tokens; `rendered_request` runs a prepared request. An `AdapterRenderer` is a
-base model's renderer with one adapter: an `Engine` and `Tokenizing` that shares vocabulary, templates and
-profile with the base. It is not `Observable`: the base model reports the engine's load.
+base model's renderer with one adapter: an `Engine` and `TokenizerEngine` that shares vocabulary, templates
+and profile with the base. It is no `ObservableEngine`: the base model reports the engine's load.
 """
 
 import asyncio
@@ -87,8 +87,8 @@ class RendererOptions(Struct, frozen=True):
 
 
 class Renderer:
-    """Implements `Engine`, `Tokenizing`, `TextEmbedding` and `Observable` with a token engine, which it
-    owns."""
+    """Implements `Engine`, `TokenizerEngine`, `TextEmbeddingEngine` and `ObservableEngine` with a token
+    engine, which it owns."""
 
     def __init__(
         self,
@@ -146,12 +146,12 @@ class Renderer:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    # --- Observable ---
+    # --- ObservableEngine ---
 
     async def observe(self) -> Load:
         return (await self._engine.info()).load
 
-    # --- Tokenizing ---
+    # --- TokenizerEngine ---
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         require_text(prompt)
