@@ -9,6 +9,7 @@ import io
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
@@ -26,6 +27,9 @@ SKIPPED = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
+
+GLUED = 3
+"""Constants between definitions from which a module looks like two."""
 
 
 def list_docstring_lines(tree: ast.AST) -> set[int]:
@@ -49,9 +53,40 @@ def count_code_lines(module: Module) -> int:
 
 
 def read_modules(tree: Path) -> tuple[Module, ...]:
+    source = tree / "src" if (tree / "src").is_dir() else tree
     return tuple(
-        Module(".".join(path.relative_to(tree / "src").with_suffix("").parts), path.read_text("utf-8"))
-        for path in sorted((tree / "src").rglob("*.py"))
+        Module(".".join(path.relative_to(source).with_suffix("").parts), path.read_text("utf-8"))
+        for path in sorted(source.rglob("*.py"))
+    )
+
+
+def count_private_with_one_caller(module: Module) -> int:
+    """Counts the private functions and methods that their module names once."""
+    named = Counter[str]()
+    for node in module.nodes:
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                named[name] += 1
+    return sum(named[node.name] == 1 for node in module.functions if re.match(r"_[^_]", node.name))
+
+
+def count_constants_between(module: Module) -> int:
+    """Counts the constants after a module's first function or class and before its last."""
+    kinds = [
+        isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) for node in module.tree.body
+    ]
+    if not any(kinds):
+        return 0
+    first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
+    between = module.tree.body[first:last]
+    return sum(isinstance(node, ast.Assign | ast.AnnAssign) for node in between)
+
+
+def count_naming(modules: tuple[Module, ...], word: str, besides: str = "") -> int:
+    """Counts the modules that have a word, without those whose names have `besides`."""
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    return sum(
+        bool(pattern.search(module.text)) for module in modules if not besides or besides not in module.name
     )
 
 
@@ -78,6 +113,15 @@ def main() -> None:
     print(f"modules             {len(modules)}")
     print(f"lines of a module   {format_spread([len(module.text.splitlines()) for module in modules])}")
     print(f"functions           {len(functions):,}; lines: {format_spread(lengths)}")
+    one_caller = sum(map(count_private_with_one_caller, modules))
+    print(f"private, one caller {one_caller:,}: {one_caller / len(functions):.0%} of all functions")
+    glued = sum(count_constants_between(module) >= GLUED for module in modules)
+    print(f"glued modules       {glued}, which have {GLUED} or more constants between definitions")
+    print(f"knowing `min_p`     {count_naming(modules, 'min_p')} modules")
+    outside = count_naming(modules, "empower", besides="dialects.empower")
+    print(f"naming Empower      {outside} modules outside its folder, which a new dialect would edit")
+    tables = sum(node.name == "list_tables" for node in functions)
+    print(f"`list_tables`       {tables} definitions")
     print(f"tests               {len(tests):,}")
 
 
