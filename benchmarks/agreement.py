@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.engines.base import LoadSpec
-from tests.models.test_reference import greedy, loaded, recorded
+from tests.support.reference_answers import greedy, loaded, recorded
 
 CANTOR = Path(__file__).parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 

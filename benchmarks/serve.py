@@ -20,7 +20,7 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.test_departures import LONG_PROMPT, posted  # noqa: E402
+from tests.support.departures import LONG_PROMPT, posted  # noqa: E402
 from tests.support.server import Server, serving, start  # noqa: E402 - needs the path above
 from tests.support.waiting import wait_until  # noqa: E402
 

@@ -2,6 +2,8 @@
 
 import ast
 import gc
+import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -9,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
+TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())
+UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -80,3 +84,12 @@ def expect_none(found: Iterable[str]) -> None:
     """Fails with every finding on a line of its own."""
     lines = list(found)
     assert not lines, "\n".join(["", *lines])
+
+
+def tracked() -> list[Path]:
+    """The files under version control, or, in an unpacked archive, all that no tool has made."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+        if listed.returncode == 0:
+            return [path for name in listed.stdout.decode().split("\0") if (path := ROOT / name).is_file()]
+    return [path for path in ROOT.rglob("*") if path.is_file() and not UNTRACKED & set(path.parts)]

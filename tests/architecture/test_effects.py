@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.architecture.borders import BORDERS
 from tests.architecture.source import expect_none, modules
-from tests.architecture.test_imports import BORDERS
 
 SCRIPT = Path(__file__).with_name("watch_imports.py")
 # What a dependency does when it is imported is its own affair. The engine's library is opened, not imported.

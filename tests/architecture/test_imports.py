@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 
+from tests.architecture.borders import BORDERS
 from tests.architecture.source import Module, covers, expect_none, imports, modules
 
 # The longest place that covers a module decides its layer. `antiphon` alone is the package's own `__init__`.
@@ -56,106 +57,6 @@ LAYERS = {
 }
 IMPLEMENTATIONS = 3
 
-# Who may import what: third-party packages, and the parts of the standard library that have one home.
-BORDERS = {
-    # The binding to llama.cpp is one folder; modules outside it get numpy views and integers.
-    "ctypes": (
-        "antiphon.engines.host.confine",  # prctl, which the standard library lacks
-        "antiphon.engines.llama.libllama",
-    ),
-    "http.client": (
-        "antiphon.engines.vendors",
-        "antiphon.weights",
-        "antiphon.retrieval.ingest",
-        "antiphon.cli",
-    ),
-    "aiohttp": ("antiphon.engines.vendors", "antiphon.processes.webhook"),  # it uses the vendors' guard
-    "multidict": ("antiphon.engines.vendors",),
-    "yarl": ("antiphon.engines.vendors", "antiphon.processes.webhook"),
-    "jwt": ("antiphon.auth.single_sign_on",),
-    "httpx2": (
-        "antiphon.auth.single_sign_on",
-        "antiphon.engines.vendors",
-        "antiphon.weights",
-        "antiphon.retrieval.ingest",
-        "antiphon.cli",
-    ),
-    "huggingface_hub": ("antiphon.weights",),
-    "urllib.request": (
-        "antiphon.engines.vendors",
-        "antiphon.weights",
-        "antiphon.retrieval.ingest",
-        "antiphon.cli",
-    ),
-    "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.commands.top"),
-    "psutil": ("antiphon.cli.local_servers", "antiphon.cli.doctor.checks"),
-    "psycopg": ("antiphon.store",),
-    "redis": ("antiphon.limits.redis",),
-    "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
-    "sqlalchemy": ("antiphon.store", "antiphon.retrieval.postgres"),
-    "alembic": ("antiphon.store",),
-    "httptools": ("antiphon.http",),
-    "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
-    "msgspec": (
-        "antiphon.settings",
-        "antiphon.domain.values",
-        "antiphon.cli.client",
-        "antiphon.cli.price_import",
-        "antiphon.constraints.checker",
-        "antiphon.constraints.checking_process",
-        "antiphon.constraints.grammar_types",
-        "antiphon.rendering.template.request_template",
-        "antiphon.dialects",
-        "antiphon.http",
-        "antiphon.engines.vendors",
-        "antiphon.processes.ipc",
-        "antiphon.processes.coordinator.frames",
-        "antiphon.processes.knowledge.frames",
-        "antiphon.engines.host.frames",
-        "antiphon.engines.host.ray.replica",
-        "antiphon.engines.vllm.rows",
-        "antiphon.ledger.segments",
-        "antiphon.retrieval.ingest.document_reader",
-        "antiphon.store.backup",
-    ),
-    "llguidance": ("antiphon.constraints",),
-    "gguf": ("antiphon.weights.convert",),
-    "numpy": (
-        "antiphon.constraints.guide",
-        "antiphon.engines",
-        "antiphon.memory",
-        "antiphon.retrieval",
-        "antiphon.weights.convert",
-    ),
-    "safetensors": ("antiphon.weights.convert",),
-    "semantic_text_splitter": ("antiphon.retrieval.ingest.split",),
-    # Readers of hostile files: only the sandbox imports them.
-    "pypdfium2": ("antiphon.retrieval.ingest.pdf",),
-    "docx": ("antiphon.retrieval.ingest.word",),
-    "lxml": ("antiphon.retrieval.ingest.word",),
-    "pptx": ("antiphon.retrieval.ingest.slides",),
-    "openpyxl": ("antiphon.retrieval.ingest.sheets",),
-    "opentelemetry": ("antiphon.telemetry.otlp",),
-    "rich": ("antiphon.cli",),
-    "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
-    "typer": ("antiphon.cli",),
-    "uvicorn": ("antiphon.http", "antiphon.assembly"),
-    # Of the extra ray: the processes of a cluster alone import them.
-    "ray": ("antiphon.engines.host.ray",),
-    "grpc": ("antiphon.engines.host.ray.node",),
-    "uvloop": (
-        "antiphon.http",
-        "antiphon.engines.host",
-        "antiphon.assembly",
-        "antiphon.processes.coordinator",
-    ),
-    "yaml": ("antiphon.cli.litellm.config",),
-    "xllamacpp": ("antiphon.engines.llama.libllama",),
-    # In an environment of their own, which only an engine host of vLLM has.
-    "vllm": ("antiphon.engines.vllm",),
-    "torch": ("antiphon.engines.vllm.plugin",),
-    "tokenizers": ("antiphon.engines.vllm.tokenizer",),
-}
 SERVED = (
     "antiphon.assembly.__main__",
     "antiphon.engines.host.__main__",

@@ -6,12 +6,11 @@ path, or a flag. A name exists if the code has its words outside of docstrings, 
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.architecture.source import ROOT, Function, Module, expect_none, modules
+from tests.architecture.source import ROOT, SRC, Function, Module, expect_none, modules, tracked
 from tests.support.docs import FENCE
 
 FOREIGN = set(
@@ -73,13 +72,9 @@ Quote = tuple[str, str]
 
 @cache
 def list_files() -> tuple[str, ...]:
-    """Lists the files of the repository, without this one and those that git ignores."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    paths = (path for path in listed.stdout.splitlines() if (ROOT / path).is_file())
-    return tuple(path for path in paths if not path.endswith(Path(__file__).name))
+    """Lists the files of the repository without this one, which has names that are gone."""
+    paths = {*tracked(), *SRC.rglob("*.py"), *(ROOT / "tests").rglob("*.py")} - {Path(__file__)}
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in paths))
 
 
 def list_docstrings(module: Module) -> Iterator[ast.Constant]:

@@ -1,12 +1,10 @@
 """What the repository holds: nothing of one machine or registry, few binaries, tests in their places."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.source import ROOT, SRC, expect_none
+from tests.architecture.source import ROOT, SRC, expect_none, tracked
 
 BINARIES_MB = 30
 # Folders of tests that cross the packages of src/antiphon.
@@ -15,21 +13,10 @@ CROSSING = set(
     architecture benchmarks cluster contract deploy e2e fixtures models parameters recordings scripts support
     """.split()
 )
-TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())
-UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())
 
 # Written so that they do not find themselves.
 REGISTRY = re.compile(r"python[h]osted\.org|pyp[i]\.org|npmj[s]\.(?:org|com)|deb\.debia[n]\.org")
 MACHINE = re.compile(r"(?:(?<![\w.~-])|(?<=:-))/(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
-
-
-def tracked() -> list[Path]:
-    """The files under version control, or, in an unpacked archive, all that no tool has made."""
-    if shutil.which("git") and (ROOT / ".git").exists():
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
-        if listed.returncode == 0:
-            return [path for name in listed.stdout.decode().split("\0") if (path := ROOT / name).is_file()]
-    return [path for path in ROOT.rglob("*") if path.is_file() and not UNTRACKED & set(path.parts)]
 
 
 def text_of(path: Path) -> str | None:
@@ -92,3 +79,10 @@ def test_every_page_is_in_the_navigation_of_the_site():
     listed = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
     pages = {page.name for page in (ROOT / "docs").glob("*.md")}
     assert pages <= listed, f"add to nav in mkdocs.yml: {sorted(pages - listed)}"
+
+
+def test_no_test_file_is_imported():
+    """Helpers of several files are in tests/support, or in a module of their folder."""
+    pattern = re.compile(r"^\s*(?:from|import) (?:tests|benchmarks)[\w.]*\.test_\w+", re.MULTILINE)
+    found = [path for path in tracked() if path.suffix == ".py" and pattern.search(path.read_text("utf-8"))]
+    assert found == []

@@ -2,13 +2,10 @@
 
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +15,7 @@ from antiphon.cli.commands.chat import ChatHistory
 from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
+from tests.support.programs import find_free_port
 from tests.support.pty_screen import CTRL_C, CTRL_D, PATIENCE, UP, open_screen
 
 
@@ -159,7 +157,11 @@ def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
 
 def test_chat_asks_its_own_server_with_the_operators_key(antiphon_process: Run, tmp_path: Path):
     """Of the demo model, by its name."""
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_PORT": free_port()}
+    env = {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(tmp_path / "home"),
+        "ANTIPHON_PORT": str(find_free_port()),
+    }
     done = antiphon_process("chat", "--model", "cantor", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2
     assert "cantor" in done.stdout
@@ -221,17 +223,9 @@ def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
         assert shown.end() == 0
 
 
-def free_port() -> str:
-    """A port that no program is given which asks for any: other tests start servers meanwhile."""
-    while True:
-        port = 15_000 + secrets.randbelow(17_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return str(port)
-
-
 @pytest.mark.timeout(480)
 def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
-    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": str(find_free_port())}) as shown:
         shown.expect("starting a server for this chat")
         shown.expect("cantor at http://127.0.0.1")
         shown.type("Hello!\r")
@@ -246,7 +240,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
 
 @pytest.mark.timeout(480)
 def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
-    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": str(find_free_port())}) as shown:
         shown.expect("cantor at http://127.0.0.1")
         tree = psutil.Process(shown.process.pid).children(recursive=True)
         os.kill(shown.process.pid, signal.SIGKILL)
@@ -254,13 +248,15 @@ def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
 
 
 def test_a_server_that_cannot_start_says_why(antiphon_process: Run):
-    done = antiphon_process("chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": free_port()})
+    done = antiphon_process(
+        "chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": str(find_free_port())}
+    )
     assert done.returncode == 1
     assert "no server could be started" in done.stderr and "missing.gguf" in done.stderr
 
 
 def test_an_address_where_nobody_is_starts_no_server(antiphon_process: Run):
-    done = antiphon_process("chat", "--url", f"http://127.0.0.1:{free_port()}", stdin="Hello?\n")
+    done = antiphon_process("chat", "--url", f"http://127.0.0.1:{find_free_port()}", stdin="Hello?\n")
     assert done.returncode == 1 and "nothing answers at" in done.stderr and done.stdout == ""
 
 

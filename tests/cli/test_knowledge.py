@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from antiphon.cli.main import app
 from antiphon.testing import EmbeddingScript
-from tests.http.test_knowledge import Serving, serving
+from tests.support.knowledge_server import Serving, serving
 from tests.support.pty_screen import open_screen
 
 Ask = Callable[..., Awaitable[Result]]

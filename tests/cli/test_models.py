@@ -20,10 +20,10 @@ from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub.download import FetchProgress, Stage
 from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run
-from tests.cli.test_chat import free_port
 from tests.support.hub_server import TOKEN, HubServer, Repository, serve_hub
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
+from tests.support.programs import find_free_port
 from tests.support.server import serving
 
 FILE = "tiny-q8_0.gguf"
@@ -131,7 +131,7 @@ def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], se
 def test_chat_shows_the_download_before_it_starts_a_server(
     antiphon_process: Run, env: dict[str, str], server: HubServer
 ):
-    elsewhere = env | {"ANTIPHON_PORT": free_port()}
+    elsewhere = env | {"ANTIPHON_PORT": str(find_free_port())}
     done = antiphon_process("chat", "--model", MODEL, stdin="/quit\n", env=elsewhere)
     assert done.returncode == 0, done.stderr
     assert f"antiphon: fetching {FILE} (" in done.stderr

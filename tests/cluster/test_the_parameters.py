@@ -4,8 +4,8 @@ import pytest
 
 from tests.cluster.conftest import Cluster
 from tests.parameters.registry import Asker, Case
+from tests.parameters.runs import RUNS
 from tests.parameters.spots import Spot
-from tests.parameters.test_parameters import RUNS
 
 pytestmark = pytest.mark.cluster
 

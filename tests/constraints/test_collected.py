@@ -1,12 +1,11 @@
 """How much the collection of schemas holds: a promise about what the other tests try."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 from jsonschema_specifications import REGISTRY
 
 from tests.constraints.collected import REFUSED, TAKEN
+from tests.support.constraint_texts import used
 from tests.support.everyday_schemas import EVERYDAY
 
 VOCABULARIES = "core applicator unevaluated validation meta-data format-annotation content".split()
@@ -16,14 +15,6 @@ def keywords() -> set[str]:
     """Of the 2020-12 draft, as its own schemas name them."""
     at = "https://json-schema.org/draft/2020-12/meta/"
     return {name for each in VOCABULARIES for name in REGISTRY.contents(at + each)["properties"]}
-
-
-def used(schema: Any) -> Iterator[str]:
-    """Every key anywhere in a schema."""
-    if isinstance(schema, dict):
-        yield from schema
-    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from used(each)
 
 
 def test_the_collected_schemas_use_every_keyword_of_the_draft() -> None:

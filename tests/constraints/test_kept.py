@@ -13,67 +13,10 @@ from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.constraints.collected import TAKEN
 from tests.constraints.validation import accepts
-from tests.support.constraint_texts import sampled, vocabulary
+from tests.support.constraint_texts import CHOICES, REGEXES, sampled, vocabulary
 
 KIND = ConstraintKind
 
-REGEXES = [
-    "a",
-    "a|b|",
-    "[a-f0-9]{8}",
-    "(?:ab)+c?",
-    "\\d{3}-\\d{4}",
-    "\\w+\\s\\w+",
-    "[^x]{1,4}",
-    "é{2,3}",
-    "yes|no|maybe",
-    "^abc$",
-    "a*?b",
-    "(?P<year>\\d{4})",
-    "[\\]\\[-]+",
-    "\\.\\*\\/",
-    "a/b",
-    '"quoted"',
-    "\\x41\\u0042",
-    ".{3}",
-    "[ -~]{5}",
-    "\\S\\D\\W",
-    "-?(?:0|[1-9]\\d*)(?:\\.\\d+)?",
-    "😀+",
-    "line\\nend",
-    "a{0}",
-    "(a|b)*c{2,}",
-    "(19|20)\\d{2}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])",
-    "[A-Z][a-z]+( [A-Z][a-z]+){0,2}",
-    "#[0-9a-fA-F]{6}",
-    "(https?)://[a-z]+\\.(com|org)(/[a-z]*)?",
-    "[^@ ]{1,5}@[a-z]{1,5}\\.de",
-    "(\\+49|0)[1-9]\\d{2,4}",
-    "(?:[01]\\d|2[0-3]):[0-5]\\d",
-    "0x[0-9A-F]{1,4}",
-    "(A|B|C|D)\\)",
-    "\\((-?\\d+), (-?\\d+)\\)",
-    "[\\u4e00-\\u4eff]{1,3}",
-    "(?:[a-z]+\\n){1,2}end",
-    "v\\d{1,2}(?:\\.\\d{1,2}){0,2}",
-    "(ha){1,3}!?",
-    "[^\\d\\s]{3}",
-]
-
-CHOICES = [
-    ["yes", "no", 'a "b" \\ c', "línea\n😀", "[x](y)*", "yes"],
-    ["only"],
-    ["a", "ab", "abc", "b"],
-    [" ", "  ", "\n", "\t"],
-    ["</s>", "<|end|>", "<eos>", "%json", "{}"],
-    ["positive", "negative", "neutral"],
-    [str(number) for number in range(200)],
-    ["é", "è", "ê", "日本", "日", "本", "🙂", "👩‍🚀"],
-    ["x" * 60, "x" * 61],
-    ["'", '"', "\\", "/", "|", "(", ")", "[", "]", "{", "}", ".", "*", "+", "?", "^", "$"],
-    ["New York", "New Delhi", "Newark", "new york"],
-    [f"option {letter}" for letter in "abcdefgh"],
-]
 
 LARK = {
     'start: "a" B* "c"\nB: /b+/': "ab*c",

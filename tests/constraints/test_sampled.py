@@ -14,10 +14,9 @@ from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece,
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.test_collected import used
-from tests.constraints.test_kept import CHOICES, REGEXES
 from tests.constraints.validation import accepts
 from tests.engines.llama.conftest import loaded
+from tests.support.constraint_texts import CHOICES, REGEXES, used
 from tests.support.everyday_schemas import EVERYDAY
 from tests.support.model_files import CANTOR
 

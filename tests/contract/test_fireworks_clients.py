@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.contract.calls import ended
 from tests.contract.clients import Call, Client, Result
 from tests.contract.conftest import KEY, Scripted, Target
-from tests.contract.test_openai_errors import ended
 
 TEXT, CHAT, LATER_TEXT, LATER_CHAT = "text", "chat", "async text", "async chat"
 NAMES = {

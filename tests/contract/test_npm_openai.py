@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.contract.calls import ended, find_records, say
 from tests.contract.clients import NODE, Call, Client
 from tests.contract.conftest import Scripted, Target
-from tests.contract.test_openai_errors import ended, find_records, say
 from tests.support.server import serving
 
 NPM = Client(NODE, "node/drive.mjs")

@@ -1,23 +1,16 @@
 """The openai client, unchanged: errors become its exception classes, retries and timeouts act."""
 
 import asyncio
-import time
 from typing import Any
 
 import openai
 import pytest
 
-from antiphon.testing.scripted_engine import StreamEnding, StreamRecord
+from tests.contract.calls import ended, find_records, say
 from tests.contract.conftest import KEY, Scripted, Target
+from tests.support.waiting import await_until
 
 HELLO: Any = [{"role": "user", "content": "Hello!"}]
-LEAVING = 1000
-"""Looks, each after ten milliseconds, in which the work of a client that left must have ended; stated: one
-second."""
-
-
-def say(words: str) -> Any:
-    return [{"role": "user", "content": words}]
 
 
 @pytest.mark.parametrize(
@@ -200,21 +193,6 @@ async def test_an_async_client_that_is_cancelled_has_left(scripted: Scripted) ->
         words = "never begin, and be cancelled"
         async with asyncio.TaskGroup() as group, asyncio.timeout(60):
             asking = group.create_task(client.chat.completions.create(model="scripted", messages=say(words)))
-            while not find_records(scripted, words):
-                await asyncio.sleep(0.01)
+            await await_until(lambda: find_records(scripted, words))
             asking.cancel()
         await asyncio.to_thread(ended, scripted, words)
-
-
-def ended(scripted: Scripted, words: str, count: int = 1) -> None:
-    """The last streams that were told so ended because their reader left."""
-    for record in find_records(scripted, words)[-count:]:
-        for _ in range(LEAVING):
-            if record.ending is not StreamEnding.OPEN:
-                break
-            time.sleep(0.01)
-        assert record.ending is StreamEnding.LEFT, "the work goes on for nobody, or has ended otherwise"
-
-
-def find_records(scripted: Scripted, words: str) -> list[StreamRecord]:
-    return [record for record in scripted.engine.streams if words in str(record.request.prompts)]

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from antiphon import __version__
+from tests.contract.calls import ASKED, WEATHER
 from tests.contract.conftest import Target
-from tests.contract.test_openai_tools import ASKED, WEATHER
 from tests.support.server import serving
 from tests.support.waiting import wait_until
 

@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from models.cantor.score import render_prompt
+from tests.contract.calls import ASKED, CITY, WEATHER, tool
 from tests.contract.conftest import Target
 
-CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TIME: Any = {
     "type": "object",
     "properties": {"time": {"type": "string"}, "days": {"type": "integer"}},
@@ -24,15 +24,8 @@ TIME: Any = {
 }
 
 
-def tool(name: str, parameters: Any, description: str = "", **more: Any) -> Any:
-    function = {"name": name, "description": description, "parameters": parameters} | more
-    return {"type": "function", "function": function}
-
-
-WEATHER = tool("get_weather", CITY, "Get the weather of a city.")
 ALARM = tool("set_alarm", TIME, "Set an alarm.")
 TOOLS = [WEATHER, ALARM]
-ASKED: Any = [{"role": "user", "content": "What is the weather in Berlin?"}]
 HELLO: Any = [{"role": "user", "content": "Who are you?"}]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.domain.limits import Measure, Window
 from antiphon.testing.scripted_engine import StreamEnding
+from tests.contract.calls import ended, find_records
 from tests.contract.conftest import KEY, Scripted, scripted_server
 from tests.contract.sgp.caller import (
     CHAT,
@@ -19,7 +20,6 @@ from tests.contract.sgp.caller import (
     read_error,
     read_text,
 )
-from tests.contract.test_openai_errors import ended, find_records
 from tests.support.accounting import Books, limit
 
 pytestmark = pytest.mark.timeout(480)

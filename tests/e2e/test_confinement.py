@@ -2,7 +2,7 @@
 
 import os
 
-from tests.engines.host.test_confine import AS_ROOT, REACHABLE
+from tests.support.host_process import AS_ROOT, REACHABLE
 from tests.support.server import serving, start
 from tests.support.waiting import wait_until
 

@@ -1,36 +1,17 @@
 """A client that leaves frees its sequence within a second, wherever its request stands."""
 
-import json
 import secrets
-import socket
 from contextlib import ExitStack, closing
 
 import pytest
 
+from tests.support.departures import LONG_PROMPT, MOST, posted
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 DEADLINE = 10.0
-MOST = 3000
-"""Tokens of a generation that nobody leaves."""
-LONG_PROMPT = [100] * 3500
-"""Token ids whose prefill takes seconds on the random model."""
 LONG_PROMPTS = [[200 + number, *LONG_PROMPT] for number in range(16)]
 """As many as take half a minute: they have no prefix in common."""
-
-
-def posted(server: Server, id_: str = "left", **fields: object) -> socket.socket:
-    """A connection on which the request was sent and nothing was read. `id_`: the request's id."""
-    host, port = server.url.removeprefix("http://").split(":")
-    said = {"model": "noise", "prompt": "x", "max_tokens": MOST, "ignore_eos": True}
-    body = json.dumps(said | fields).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        f"X-Request-Id: {id_}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    connection = socket.create_connection((host, int(port)), timeout=30)
-    connection.sendall(head.encode() + body)
-    return connection
 
 
 def idle(server: Server) -> bool:

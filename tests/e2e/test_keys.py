@@ -8,11 +8,10 @@ import stat
 import psutil
 import pytest
 
-from tests.e2e.test_refused_starts import prepare, refused
+from tests.e2e.bearers import CHAT, bearer
+from tests.e2e.refused_starts import prepare, refused
 from tests.support.commands import run_command
 from tests.support.server import serving
-
-CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
 @pytest.fixture
@@ -21,10 +20,6 @@ def env(tmp_path):
     home = tmp_path / "home"
     store = f"sqlite:///{home}/antiphon.db"
     return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_STORE": store}
-
-
-def bearer(token):
-    return {"authorization": f"Bearer {token.strip()}"}
 
 
 def test_the_operators_key_makes_others_and_all_outlive_a_kill(env, tmp_path):

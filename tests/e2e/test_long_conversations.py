@@ -6,13 +6,11 @@ from typing import Any
 import openai
 import pytest
 
+from tests.e2e.talks import QUESTION, Messages, build_talk
 from tests.support.server import Server
 
 CONTEXT = 2048
 TURNS = 200
-SYSTEM = {"role": "system", "content": "You are Cantor. Answer in one sentence."}
-QUESTION = "Question {number}: what can you tell me about keys, limits, prices and the ledger of this server?"
-ANSWER = "Answer {number}: keys have limits, prices make costs, and the ledger has a row for each request."
 
 STRATEGIES: Mapping[str, dict[str, Any]] = {
     "last_k": {"name": "last_k", "k": 7},
@@ -20,22 +18,11 @@ STRATEGIES: Mapping[str, dict[str, Any]] = {
     "summary": {"name": "summary", "tokens": 700},
 }
 
-Messages = list[dict[str, str]]
-
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
-
-
-def build_talk(turns: int) -> Messages:
-    """A conversation of so many turns, all answered."""
-    messages: Messages = [SYSTEM]
-    for number in range(turns):
-        messages.append({"role": "user", "content": QUESTION.format(number=number)})
-        messages.append({"role": "assistant", "content": ANSWER.format(number=number)})
-    return messages
 
 
 def ask(

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.test_keys import CHAT, bearer
-from tests.e2e.test_refused_starts import refused
+from tests.e2e.bearers import CHAT, bearer
+from tests.e2e.refused_starts import refused
 from tests.support.commands import run_command
 from tests.support.databases import PASSWORD, running
 from tests.support.server import serving

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from antiphon.auth.base import REFUSAL
-from tests.e2e.test_refused_starts import read_refusal, refused
+from tests.e2e.refused_starts import read_refusal, refused
 from tests.support.commands import run_command
 from tests.support.docs import ROOT, list_code_blocks
 from tests.support.oidc_issuer import Issuer, SigningKey, listening

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.e2e.ledgered import kill_gateway
-from tests.e2e.test_long_conversations import QUESTION, build_talk
+from tests.e2e.talks import QUESTION, build_talk
 from tests.support.server import Server, read_event, serving
 from tests.support.waiting import wait_until
 

@@ -24,7 +24,7 @@ import pytest
 from antiphon.processes.coordinator.client import REPORT_S
 from benchmarks.limits import LimitedServer
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.test_limits import require_no_overspending, require_soon_changed
+from tests.e2e.limit_checks import require_no_overspending, require_soon_changed
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
 from tests.support.model_files import CANTOR
 from tests.support.server import Server, read_event, serving

@@ -2,35 +2,22 @@
 that are stopped, and entries written before an answer's last bytes."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
+from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, BudgetExceeded, EngineUnavailable
 from antiphon.http.responses import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
 from antiphon.testing import ScriptedAnswer
-from tests.support.accounting import PRICE, Books, limit
-from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
+from tests.support.accounting import PRICE, Books, limit, limited
+from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, gone, request_bytes, serving
 
 FIREWORKS = "/fireworks/inference/v1/completions"
 FIREWORKS_CHAT = "/fireworks/inference/v1/chat/completions"
 EMPOWER = "/empower/api/v1/chat/completions"
 STREAM = PROMPT | {"stream": True, "max_tokens": 1000}
 ENDLESS = ScriptedAnswer(endless=True)
-
-
-@asynccontextmanager
-async def limited(
-    *limits: Limit, answer: ScriptedAnswer | None = None, step: int = 8, **settings: Any
-) -> AsyncIterator[tuple[Served, Books]]:
-    """A server with accounting."""
-    books = Books(*limits, step=step)
-    async with serving(answer, accounting=books.accounting, **settings) as served:
-        yield served, books
 
 
 def rates(reply: Reply) -> dict[str, str]:

@@ -15,6 +15,7 @@ from antiphon.weights.adapter_store import AdapterStore
 from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import CHAT, KEY, TEXT, at_most, gone, request_bytes, serving
 from tests.support.lora_server import LOAD, MOST, UNLOAD, Lora, lending, write_peft
+from tests.support.waiting import await_until
 
 ASKED = {"prompt": "hi", "temperature": 0, "max_tokens": 12}
 
@@ -160,8 +161,7 @@ async def test_unloading_refuses_new_requests_and_ends_no_running_ones(tmp_path,
         async with asyncio.TaskGroup() as group, lora.line() as streamed:
             buffered = group.create_task(lora.ask(TEXT, {"model": "pirate", "prompt": "a"}))
             await streamed.send(request_bytes(TEXT, {"model": "pirate", "prompt": "b", "stream": True}))
-            while tokens.adapters.running[digest] < 2:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: tokens.adapters.running[digest] >= 2)
             assert (await lora.unload("pirate")).status == 200
             assert (await lora.ask(TEXT, {"model": "pirate", "prompt": "c"})).status == 404
             assert tokens.adapters.running[digest] == 2
@@ -472,8 +472,7 @@ async def test_a_disconnect_while_an_adapter_is_read_ends_the_load(isolated):
     source = lora.peft("pirate")
     async with lora.line() as line:
         await line.send(request_bytes(LOAD, {"lora_name": "pirate", "lora_path": str(source)}))
-        while not (lora.registry.exists() and list(lora.registry.iterdir())):
-            await asyncio.sleep(0.001)
+        await await_until(lambda: lora.registry.exists() and list(lora.registry.iterdir()))
         line.drop()
     await gone(lora.edge.in_flight)
     assert await lora.names() == ["m"] and list(lora.registry.iterdir()) == []

@@ -3,140 +3,26 @@ may call which route."""
 
 import asyncio
 import sqlite3
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from typing import Any
 
 import jsonschema
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.auth.keyring import Keyring, SettingsKey
-from antiphon.auth.secrets import Pepper, generate_key
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
-from antiphon.domain.values import replace
-from antiphon.http.admin.keys import KeyResource
-from antiphon.http.admin.limits import LimitResource
-from antiphon.http.admin.prices import PriceResource
-from antiphon.http.admin.recording import RecordingResource
-from antiphon.http.admin.resource import ModelWarnings
-from antiphon.http.admin.tenants import TenantResource
-from antiphon.http.admin.usage import UsageResource
-from antiphon.http.in_flight import InFlightRegistry
-from antiphon.limits.local import LocalLimiter
-from antiphon.services.changes import DirectoryChanges
-from antiphon.services.limits import LimitService
-from antiphon.services.policy import KeyRequest
-from antiphon.services.prices import PriceService
-from antiphon.services.request_log import RequestLog
-from antiphon.services.tenancy import AccessTokens, TenancyService
-from antiphon.services.usage import UsageService
-from antiphon.store.ledger import SqlEntries, SqlUsage
-from antiphon.store.request_log import SqlRecords
-from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import (
     CHAT,
     HELLO,
     KEY,
     PUBLIC,
-    Served,
     request_bytes,
     serving,
-    serving_edge,
     targets_of,
     thin_out,
 )
-from tests.support.stores import open_new_store
-
-OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
-ROOT = "/admin/v1"
-
-
-class Keyed(Served):
-    """A server with keys; the first of them the operator's."""
-
-    admin = ""
-    """The operator's key."""
-
-    entries: SqlEntries
-    """The ledger of the server's database."""
-    tenants: TenancyService
-    limiting: LimitService
-    pricing: PriceService
-    recordings: RequestLog
-    reading: UsageService
-
-    async def prepare(self, **parts):
-        for name, part in parts.items():
-            object.__setattr__(self, name, part)
-        await self.tenants.load()
-        made = await self.tenants.add_key(OPERATOR, KeyRequest(KeyKind.ADMIN))
-        object.__setattr__(self, "admin", made.secret)
-        return self
-
-    async def asked(self, token, path, body=None, **how):
-        headers = {"authorization": f"Bearer {token}"} | how.pop("headers", {})
-        return await self.ask(path, body, headers=headers, **how)
-
-    async def person(self, role, project="default"):
-        """An access token of a new user of that role."""
-        user = await self.tenants.add_user(OPERATOR, str(role), None, "")
-        await self.tenants.put_member(OPERATOR, project, user.id, role)
-        return user.id, await self.token(KeyKind.ACCESS_TOKEN, user=user.id)
-
-    async def token(self, kind, **said):
-        return (await self.tenants.add_key(OPERATOR, KeyRequest(kind, **said))).secret
-
-
-@asynccontextmanager
-async def keyed(folder, engine=None, trusted_proxies=(), **how):
-    database = open_new_store(folder / "antiphon.db", **how)
-    pepper = Pepper(b"p" * 32)
-    async with serving(engine, trusted_proxies=trusted_proxies) as plain:
-        clock = plain.edge.clock.wall
-        ring = Keyring(pepper, clock)
-        tenancy = SqlTenancy(database)
-        ongoing, loop = InFlightRegistry(ring.accepts), asyncio.get_running_loop()
-
-        def look(_) -> None:
-            loop.call_soon_threadsafe(ongoing.end_unaccepted)
-
-        changes = DirectoryChanges(tenancy, [ring.replace_directory, look], clock)
-        tenants = TenancyService(changes, tenancy, pepper)
-        limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
-        pricing, reading = (
-            PriceService(changes, SqlRules(database)),
-            UsageService(changes, SqlUsage(database), plain.edge.clock),
-        )
-        recordings = RequestLog(changes, tenancy, SqlRecords(database))
-        warnings = ModelWarnings(plain.edge.models, pricing)
-        resources = (
-            TenantResource(tenants),
-            KeyResource(tenants, warnings),
-            LimitResource(limiting, plain.edge.models, warnings),
-            PriceResource(pricing, warnings),
-            RecordingResource(recordings),
-            UsageResource(reading, plain.edge.clock),
-        )
-        edge = replace(
-            plain.edge,
-            in_flight=ongoing,
-            verifiers=(SettingsKey(KEY, is_only_key=False), ring),
-            keys_on=True,
-            tokens=AccessTokens(tenants, changes, pepper),
-            admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),
-        )
-        async with serving_edge(edge) as (port, connections):
-            yield await Keyed(port, plain.engine, edge, connections).prepare(
-                entries=SqlEntries(database),
-                tenants=tenants,
-                limiting=limiting,
-                pricing=pricing,
-                recordings=recordings,
-                reading=reading,
-            )
-    reading.close()
-    tenants.close()
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from antiphon.domain.limits import Amounts
 from antiphon.domain.models import Aliases
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.engines.registry import ModelPattern
-from tests.http.test_admin import ROOT, keyed
+from tests.support.keyed_server import ROOT, keyed
 
 LIMITS = f"{ROOT}/limits"
 LIMIT = {"subject": "project", "target": "default", "measure": "tokens", "window": "minute", "amount": 1_000}

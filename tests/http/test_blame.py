@@ -13,8 +13,8 @@ from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.sgp.fields import TABLES as SGP
 from antiphon.dialects.sgp.fields import SgpScope
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens
+from tests.support.reasoning_models import NOT_AT_ALL, OPENING, QWEN
 
 FIREWORKS_CHAT, FIREWORKS_TEXT = (
     f"/fireworks/inference/v1{path}" for path in ("/chat/completions", "/completions")

@@ -9,8 +9,8 @@ from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyBudget, BodyCounter
 from antiphon.testing import ScriptedAnswer
-from tests.http.test_admin import keyed
 from tests.support.http_server import CHAT, HELLO, at_most
+from tests.support.keyed_server import keyed
 
 LONG = "wait"
 """A request whose answer takes long."""

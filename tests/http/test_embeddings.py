@@ -21,6 +21,7 @@ from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from antiphon.testing.scripted_engine import make_vector
 from tests.support.http_server import CHAT, HELLO, Reply, Served, at_most, serving_edge
+from tests.support.waiting import await_until
 
 EMBEDDINGS = "/v1/embeddings"
 PLAIN = EmbeddingScript()
@@ -112,11 +113,9 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
             body = json.dumps(ASKED).encode()
             head = f"POST {EMBEDDINGS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             await line.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            while not at.engine.asked:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: at.engine.asked)
             line.drop()
-        while not at.engine.ended_count:
-            await asyncio.sleep(0.002)
+        await await_until(lambda: at.engine.ended_count)
 
 
 async def test_a_request_that_takes_too_long_is_ended() -> None:

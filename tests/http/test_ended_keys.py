@@ -7,9 +7,10 @@ import pytest
 
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.testing import ScriptedAnswer
-from tests.http.test_admin import OPERATOR, ROOT, keyed
-from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name
+from tests.support.freed import earlier, require_freed  # noqa: F401 - a fixture is found by its name
 from tests.support.http_server import CHAT, HELLO, at_most, request_bytes
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
+from tests.support.waiting import await_until
 
 LONG = HELLO | {"max_tokens": 100_000}
 STREAM = LONG | {"stream": True}
@@ -55,8 +56,7 @@ async def running(server, key, path, body):
     before = len(server.engine.streams)
     async with at_most(20), asyncio.TaskGroup() as group:
         answer = group.create_task(server.asked(key["secret"], path, body))
-        while len(server.engine.streams) == before:
-            await asyncio.sleep(0.002)
+        await await_until(lambda: len(server.engine.streams) != before)
         yield answer
 
 
@@ -133,8 +133,7 @@ async def test_a_key_ended_while_the_body_arrives_creates_nothing(server):
     async with server.line() as line:
         await line.send(whole[:-5])
         async with at_most(10):
-            while not server.edge.body_budget.byte_count:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: server.edge.body_budget.byte_count)
         await done(server, *change)
         await line.send(whole[-5:])
         answer = await line.reply()

@@ -8,8 +8,7 @@ import pytest
 
 from antiphon.domain.limits import Measure, Window
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.http.test_accounting import limited
-from tests.support.accounting import limit
+from tests.support.accounting import limit, limited
 from tests.support.http_server import CHAT, HELLO, KEY, PROMPT, TEXT, serving, serving_tokens
 
 FIREWORKS = "/fireworks/inference/v1"

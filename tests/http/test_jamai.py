@@ -26,8 +26,8 @@ from antiphon.errors import (
     UnsupportedMediaType,
 )
 from antiphon.testing import ScriptedAnswer
-from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import KEY, request_bytes, serving
+from tests.support.keyed_server import OPERATOR, keyed
 
 BASE = "/jamai/api"
 CHAT, PATS, PROJECTS = f"{BASE}/v1/chat/completions", f"{BASE}/v2/pats", f"{BASE}/v2/projects"

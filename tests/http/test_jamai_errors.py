@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from antiphon.testing import ScriptedAnswer
-from tests.http.test_knowledge_tenants import opened
 from tests.support.http_server import request_bytes, serving, targets_of, thin_out
+from tests.support.knowledge_server import opened
 
 CANARY = "canary-5d1c"
 BODIES = {

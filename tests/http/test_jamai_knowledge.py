@@ -20,11 +20,10 @@ from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from tests.http.test_knowledge import form
 from tests.support.http_server import ProcessServed, Reply, Served, serving_edge
 from tests.support.knowledge import PLAIN, Knowledge, open_service
+from tests.support.knowledge_server import JAMAI_TABLES, form
 
-ROOT = "/jamai/api/v2/gen_tables/knowledge"
 FEW = IndexLimits(tables=1)
 BROKEN = EmbeddingScript(error=EngineDied("the reranker ended"))
 EXTRAS: Any = [
@@ -43,7 +42,7 @@ class Serving:
     knowledge: Knowledge
 
     async def ask(self, path: str = "", body: Any = None, **how: Any) -> Reply:
-        return await self.served.ask(ROOT + path, body, **how)
+        return await self.served.ask(JAMAI_TABLES + path, body, **how)
 
     async def create(self, name: str = "t", **more: Any) -> Any:
         made = await self.ask("", {"id": name, "cols": []} | more)
@@ -422,7 +421,9 @@ async def test_a_full_project_is_an_upgrade_of_the_tier(tmp_path: Path) -> None:
 
 async def test_the_document_describes_every_route(at: Serving) -> None:
     document = (await at.served.ask("/openapi.json")).json()
-    paths = {path: item for path, item in document["paths"].items() if path.startswith(ROOT)}
+    paths = {path: item for path, item in document["paths"].items() if path.startswith(JAMAI_TABLES)}
     assert sum(map(len, paths.values())) == 14
-    assert list(paths[f"{ROOT}/embed_file"]["post"]["requestBody"]["content"]) == ["multipart/form-data"]
+    assert list(paths[f"{JAMAI_TABLES}/embed_file"]["post"]["requestBody"]["content"]) == [
+        "multipart/form-data"
+    ]
     assert "JamaiTable" in document["components"]["schemas"]

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 
 from antiphon.domain.tenancy import Grant, KeyKind
-from tests.http.test_jamai_knowledge import ROOT
-from tests.http.test_knowledge import form
-from tests.http.test_knowledge_tenants import MARK, NOWHERE, READS, SEARCHES, WRITES, Tenants, opened
+from tests.support.knowledge_server import (
+    JAMAI_TABLES,
+    MARK,
+    NOWHERE,
+    READS,
+    SEARCHES,
+    WRITES,
+    Tenants,
+    form,
+    opened,
+)
 
 WRITER = "JamAI's writing service"
-GRANT = Grant(None, ("/jamai/*", f"{ROOT}*"))
+GRANT = Grant(None, ("/jamai/*", f"{JAMAI_TABLES}*"))
 WITHOUT_TABLE = {("GET", "/list"), ("POST", ""), ("OPTIONS", "/embed_file")}
 """The routes that name no table that is there."""
 
@@ -39,9 +47,9 @@ async def ask(world: Tenants, key: str, method: str, path: str, table: str) -> A
     """Asks for a table, and for the other project's row in it."""
     if (method, path) == ("POST", "/embed_file"):
         parts = form(("file", "a", "a.txt"), ("table_id", table, None))
-        return await world.server.asked(key, ROOT + path, method=method, **parts)
+        return await world.server.asked(key, JAMAI_TABLES + path, method=method, **parts)
     query, body = build(method, path, table, world.chunk)
-    return await world.server.asked(key, ROOT + path + query, body, method=method)
+    return await world.server.asked(key, JAMAI_TABLES + path + query, body, method=method)
 
 
 @pytest.fixture
@@ -56,9 +64,9 @@ async def list_routes(world: Tenants) -> list[tuple[str, str]]:
     """Method and path of each route that names a table."""
     document = (await world.server.asked(world.server.admin, "/openapi.json")).json()
     found = {
-        (method.upper(), path.removeprefix(ROOT))
+        (method.upper(), path.removeprefix(JAMAI_TABLES))
         for path, item in document["paths"].items()
-        if path.startswith(ROOT)
+        if path.startswith(JAMAI_TABLES)
         for method in item
     }
     return sorted(found - WITHOUT_TABLE)
@@ -86,13 +94,13 @@ async def test_another_projects_table_is_as_good_as_none(world: Tenants) -> None
 
 async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
     for who, key in world.callers.items():
-        answer = await world.server.asked(key, f"{ROOT}/list?count_rows=true")
+        answer = await world.server.asked(key, f"{JAMAI_TABLES}/list?count_rows=true")
         assert answer.status == (403 if "service" in who and who not in ("service", WRITER) else 200), who
         assert MARK.encode() not in answer.body and b'"t"' not in answer.body
 
 
 async def test_each_caller_does_what_its_key_allows(world: Tenants) -> None:
-    made = await world.server.asked(world.server.admin, ROOT, {"id": "own"})
+    made = await world.server.asked(world.server.admin, JAMAI_TABLES, {"id": "own"})
     assert made.status == 200, made.body
     bound_to_v1 = {"writing service", "searching service"}
     allowed = {

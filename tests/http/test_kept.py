@@ -2,18 +2,16 @@
 in a circle stays until the garbage collector looks, and a few large bodies do not make it look."""
 
 import asyncio
-import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import Request
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineError, EngineLost
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
-from tests.http.test_accounting import limited
-from tests.support.accounting import limit
+from tests.support.accounting import limit, limited
+from tests.support.freed import earlier, require_freed  # noqa: F401 - a fixture is found by its name
 from tests.support.http_server import (
     CHAT,
     HELLO,
@@ -26,10 +24,9 @@ from tests.support.http_server import (
     request_bytes,
     serving,
 )
+from tests.support.waiting import await_until
 
 Asked = Callable[[Served], Awaitable[object]]
-SOON = 600
-"""Looks, each after five milliseconds, in which what a request held is freed; stated: as it ends."""
 STREAM = HELLO | {"stream": True}
 
 
@@ -45,8 +42,7 @@ def left(body: object, until: bytes | None = None) -> Asked:
         async with served.line() as line:
             await line.send(request_bytes(CHAT, body))
             if until is None:
-                while not served.engine.streams:
-                    await asyncio.sleep(0.002)
+                await await_until(lambda: served.engine.streams)
             else:
                 await line.until(until)
             line.drop()
@@ -60,8 +56,7 @@ async def stopped(served: Served) -> None:
     """A request that is running when the server stops."""
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(served.ask(CHAT, HELLO))
-        while not len(served.edge.in_flight):
-            await asyncio.sleep(0.002)
+        await await_until(lambda: len(served.edge.in_flight))
         served.edge.in_flight.end(EngineLost("the server stops"))
     assert asked.result().status == 503
 
@@ -109,35 +104,8 @@ CASES: dict[str, tuple[ScriptedEngine | ScriptedAnswer | None, dict[str, Any], A
 }
 
 
-@pytest.fixture
-def earlier() -> Iterator[set[int]]:
-    """Requests of other tests, by their ids; the collector does not look while this one runs.
-
-    What was there before is frozen, so that only what is new has to be looked through.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    yield requests()
-    gc.enable()
-
-
-def requests() -> set[int]:
-    """All that are held, by their ids: whoever has one of them holds it."""
-    return {id(found) for found in gc.get_objects() if isinstance(found, Request)}
-
-
-async def require_freed(earlier: set[int]) -> None:
-    """Nothing of a request is held, now or soon."""
-    for _ in range(SOON):
-        if requests() <= earlier:
-            return
-        await asyncio.sleep(0.005)
-    assert requests() <= earlier
-
-
 @pytest.mark.parametrize("case", CASES)
-async def test_nothing_of_a_request_is_left_to_the_collector(case, earlier):
+async def test_nothing_of_a_request_is_left_to_the_collector(case, earlier):  # noqa: F811
     engine, settings, ask = CASES[case]
     async with serving(engine, **settings) as served:
         await ask(served)
@@ -145,7 +113,7 @@ async def test_nothing_of_a_request_is_left_to_the_collector(case, earlier):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_nor_of_one_that_a_limit_refuses(stream, earlier):
+async def test_nor_of_one_that_a_limit_refuses(stream, earlier):  # noqa: F811
     body = PROMPT | {"stream": stream, "max_tokens": 20}
     async with limited(limit(amount=1)) as (served, _):
         assert [(await served.ask(TEXT, body)).status for _ in range(2)] == [200, 429]

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.services.policy import MAX_LIMITS, KeyRequest
-from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 KEYS, LIMITS = f"{ROOT}/keys", f"{ROOT}/limits"
 SERVICE = {"kind": "service", "project": "default"}

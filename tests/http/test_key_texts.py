@@ -12,8 +12,8 @@ import pytest
 from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, generate_key
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.store.base import ChangeAuthor, StoredKey
-from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import CHAT, HELLO, KEY
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 SENTENCE = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
 INJECTIONS = (

@@ -13,8 +13,8 @@ from antiphon.auth.secrets import generate_key
 from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
-from tests.http.test_admin import OPERATOR, keyed
 from tests.support.http_server import request_bytes, serving_edge
+from tests.support.keyed_server import OPERATOR, keyed
 
 FEW, MANY = 250, 10_000
 NOISE = 5.0

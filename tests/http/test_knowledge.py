@@ -3,64 +3,15 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Conversation
-from antiphon.engines.registry import ModelRegistry
-from antiphon.http.state import AppState
-from antiphon.pipeline.run import Pipeline
-from antiphon.retrieval.base import IndexLimits
-from antiphon.settings.server import ServerSettings
-from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.support.http_server import PROCESS_PATIENCE, ProcessServed, Reply, Served, at_most, serving_edge
-from tests.support.knowledge import LIMITS, Knowledge, open_service
-
-TABLES = "/v1/knowledge/tables"
-BOUNDARY = "frontier"
-
-
-def form(*parts: tuple[str, bytes | str, str | None]) -> dict[str, Any]:
-    """The body and the headers of a form. A part has a name, a value, and perhaps a file name."""
-    body = b""
-    for name, value, file_name in parts:
-        content = value if isinstance(value, bytes) else value.encode()
-        named = f'name="{name}"' + ("" if file_name is None else f'; filename="{file_name}"')
-        kind = "" if file_name is None else "Content-Type: application/octet-stream\r\n"
-        head = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {named}\r\n{kind}\r\n"
-        body += head.encode() + content + b"\r\n"
-    body += f"--{BOUNDARY}--\r\n".encode()
-    return {"body": body, "headers": {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}}
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A server, and the service behind it."""
-
-    served: Served
-    knowledge: Knowledge
-
-    async def ask(self, path: str = "", body: Any = None, **how: Any) -> Reply:
-        return await self.served.ask(TABLES + path, body, **how)
-
-    async def upload(self, table: str, *parts: tuple[str, bytes | str, str | None]) -> Reply:
-        return await self.ask(f"/{table}/documents", **form(*parts))
-
-
-@asynccontextmanager
-async def serving(folder: Path, limits: IndexLimits = LIMITS) -> AsyncIterator[Serving]:
-    async with open_service(folder, limits=limits) as knowledge:
-        models: ModelRegistry = knowledge.models
-        pipeline = Pipeline(models, Metrics(), restart_patience=0.0, knowledge=knowledge.index)
-        edge = AppState(pipeline, models, OpenAI(), ServerSettings(), knowledge=knowledge.service)
-        async with serving_edge(edge) as (port, connections):
-            yield Serving(ProcessServed(port, ScriptedEngine(), edge, connections), knowledge)
+from tests.support.http_server import PROCESS_PATIENCE, at_most
+from tests.support.knowledge_server import Serving, form, serving
 
 
 @pytest.fixture

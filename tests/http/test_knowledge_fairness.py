@@ -11,12 +11,10 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import EmbeddingRequest, Embeddings
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import RateLimited
-from antiphon.retrieval.ingest.document_reader import SandboxedReader
-from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, TokenRule
 from antiphon.testing import EmbeddingScript
-from tests.http.test_knowledge import TABLES, form
-from tests.http.test_knowledge_tenants import Tenants, opened
 from tests.support.http_server import PROCESS_PATIENCE, at_most
+from tests.support.knowledge_server import TABLES, HeldReader, Tenants, form, opened
+from tests.support.waiting import await_until
 
 
 async def upload(
@@ -86,28 +84,6 @@ async def test_a_limit_loses_no_vectors_that_were_made(
     assert sorted(texts) == text.split("\n\n")  # each once
 
 
-class HeldReader:
-    """Reads files whose names begin with `held` only when the test lets it."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.go = asyncio.Event()
-        self._read = SandboxedReader.read
-
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        held = self
-
-        async def read(
-            reader: SandboxedReader, file: StoredFile, sizes: ChunkSizes, tokens: TokenRule | None
-        ) -> SplitDocument:
-            held.names.append(file.name)
-            if file.name.startswith("held"):
-                await held.go.wait()
-            return await held._read(reader, file, sizes, tokens)
-
-        monkeypatch.setattr(SandboxedReader, "read", read)
-
-
 async def test_files_that_take_long_hold_up_their_project_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +95,7 @@ async def test_files_that_take_long_hold_up_their_project_alone(
         for number in range(6):
             assert (await upload(made, made.other, "t", f"held{number}.txt")).status == 202
         async with at_most():
-            while len(reader.names) < 2:
-                await asyncio.sleep(0.01)
+            await await_until(lambda: len(reader.names) >= 2)
         async with at_most(PROCESS_PATIENCE):
             added = await upload(made, member, "w", "b.txt", "twenty-three bytes text", wait=True)
         assert (added.status, added.json()["state"]) == (200, "ready"), added.body

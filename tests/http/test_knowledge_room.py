@@ -9,9 +9,8 @@ import pytest
 
 from antiphon.retrieval.base import IndexLimits
 from antiphon.services.knowledge.uploads import BEGUN, ORDER, STALE_S
-from tests.http.test_knowledge import Serving, serving
-from tests.http.test_knowledge_fairness import HeldReader
 from tests.support.http_server import PROCESS_PATIENCE, Reply, at_most
+from tests.support.knowledge_server import HeldReader, Serving, serving
 
 FILE = 40_000
 TWO_FILES = IndexLimits(bytes=100_000)

@@ -3,34 +3,28 @@ as good as none."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.jamai.dialect import Jamai
-from antiphon.dialects.sgp.dialect import Sgp
-from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
-from antiphon.domain.values import replace
-from antiphon.http.admin.knowledge import KnowledgeResource
-from antiphon.retrieval.base import KnowledgeIndex
-from antiphon.services.knowledge.tables import KnowledgeErasure
 from antiphon.testing import EmbeddingScript
-from tests.http.test_admin import ROOT, Keyed, keyed
-from tests.http.test_knowledge import TABLES, form
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.support.http_server import KEY, PROCESS_PATIENCE, serving_edge
-from tests.support.knowledge import Knowledge, open_service
+from tests.support.keyed_server import ROOT
 from tests.support.knowledge_database import *  # noqa: F403
 from tests.support.knowledge_database import open_postgres
+from tests.support.knowledge_server import (
+    MARK,
+    NOWHERE,
+    READS,
+    SEARCHES,
+    TABLES,
+    WRITES,
+    Tenants,
+    form,
+    opened,
+)
 
-MARK = "bravo"
-"""Stands in every text of the other project."""
-NOWHERE = "nowhere"
 DATABASE = "in PostgreSQL"
 IN_EACH_PLACE = pytest.mark.parametrize("world", ["in files", DATABASE], indirect=True)
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
@@ -42,90 +36,6 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("POST", "/{table}/search"): {"query": MARK},
     ("PUT", "/{table}/documents/{document}"): {"name": "a", "digest": "d", "chunks": [{"text": "a"}]},
 }
-
-
-class KeyedKnowledge(Keyed):
-    """A server with keys that reads files in processes."""
-
-    patience = PROCESS_PATIENCE
-
-
-@dataclass
-class Tenants:
-    """Callers, and a table of another project."""
-
-    server: Keyed
-    knowledge: Knowledge
-    callers: dict[str, str] = field(default_factory=dict)
-    """Keys by their holders."""
-    other: str = ""
-    """The key of the other project's owner."""
-    project: str = ""
-    """The other project's id."""
-    document: str = ""
-    chunk: str = ""
-
-    async def ask(self, key: str, method: str, path: str, body: Any = None) -> Any:
-        how = form(("file", MARK, "a.txt")) if (method, path[-9:]) == ("POST", "documents") else None
-        if how is not None:
-            return await self.server.asked(key, TABLES + path, method=method, **how)
-        return await self.server.asked(key, TABLES + path, body, method=method)
-
-    async def show(self) -> list[Any]:
-        """All that the other project has."""
-        paths = ("", "/t", "/t/documents", "/t/chunks")
-        return [(await self.ask(self.other, "GET", path)).json() for path in paths]
-
-
-@asynccontextmanager
-async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIterator[Tenants]:
-    async with keyed(folder) as plain, open_service(folder, index=index) as knowledge:
-        knowledge.callers.find_any = True
-        jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
-        dialects = (jamai, Fireworks(), Empower(), Sgp())
-        pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
-        tenants = plain.tenants
-        erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
-        admin = (*plain.edge.admin_endpoints, *KnowledgeResource(erasure).endpoints())
-        edge = replace(
-            plain.edge,
-            knowledge=knowledge.service,
-            prefixed_dialects=dialects,
-            pipeline=pipeline,
-            admin_endpoints=admin,
-        )
-        async with serving_edge(edge) as (port, connections):
-            server = KeyedKnowledge(port, plain.engine, edge, connections)
-            object.__setattr__(server, "tenants", plain.tenants)
-            object.__setattr__(server, "admin", plain.admin)
-            made = Tenants(server, knowledge)
-            await fill(made)
-            yield made
-
-
-async def fill(made: Tenants) -> None:
-    """Nine callers of the project `default`, and another project with a table."""
-    server = made.server
-    for role in (ProjectRole.VIEWER, ProjectRole.MEMBER, ProjectRole.OWNER):
-        user, made.callers[role] = await server.person(role)
-    writes = Grant(None, ("/v1/*", "/v1/knowledge/*"))
-    made.callers["service"] = await server.token(KeyKind.SERVICE, project="default")
-    made.callers["writing service"] = await server.token(KeyKind.SERVICE, project="default", grant=writes)
-    bound = {"user": user, "project": "default"}
-    made.callers["bound"] = await server.token(KeyKind.ACCESS_TOKEN, **bound)
-    searches = Grant(None, (f"{TABLES}/*/search",))
-    made.callers["searching service"] = await server.token(KeyKind.SERVICE, project="default", grant=searches)
-    made.callers["settings"] = KEY
-    made.callers["operator"] = server.admin
-    asked = {"name": f"P {MARK}"}
-    project = made.project = (await server.asked(server.admin, f"{ROOT}/projects", asked)).json()["id"]
-    _, made.other = await server.person(ProjectRole.OWNER, project)
-    assert (await made.ask(made.other, "POST", "", {"name": "t"})).status == 201
-    how = form(("file", f"{MARK} text", f"{MARK}.txt"), ("wait", "true", None))
-    added = await server.asked(made.other, f"{TABLES}/t/documents", **how)
-    assert added.status == 200, added.body
-    made.document = added.json()["id"]
-    made.chunk = (await made.ask(made.other, "GET", "/t/chunks")).json()["data"][0]["id"]
 
 
 @pytest.fixture
@@ -240,11 +150,6 @@ async def test_lists_show_the_own_project_alone(world: Tenants) -> None:
         usage = await world.server.asked(key, "/v1/knowledge/usage")
         assert usage.status == answer.status
         assert usage.status == 403 or set(usage.json()["used"].values()) == {0}, who
-
-
-READS = {"viewer", "member", "owner", "service", "writing service", "bound", "settings", "operator"}
-WRITES = READS - {"viewer", "service"}
-SEARCHES = READS - {"viewer"} | {"searching service"}
 
 
 async def test_each_caller_does_what_its_key_allows(world: Tenants) -> None:

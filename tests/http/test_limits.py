@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, at_most, gone, request_bytes, serving
+from tests.support.waiting import await_until
 
 MIB = 1 << 20
 SOON: Any = {"receive_timeout": 0.2}
@@ -283,8 +284,7 @@ async def test_a_client_that_leaves_behind_what_is_no_request_is_seen(intrusion)
 
 async def running(server):
     async with at_most(10):
-        while not len(server.edge.in_flight):
-            await asyncio.sleep(0.002)
+        await await_until(lambda: len(server.edge.in_flight))
 
 
 async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
@@ -319,8 +319,7 @@ async def test_the_sum_of_bodies_is_bounded_and_the_next_must_retry():
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(server.ask(CHAT, padded)) for _ in range(2)]
             async with at_most(10):
-                while len(server.edge.in_flight) < 2:
-                    await asyncio.sleep(0.002)
+                await await_until(lambda: len(server.edge.in_flight) >= 2)
             assert 1800 < server.edge.body_budget.byte_count < 2200
             async with server.line() as line:
                 await line.send(request_bytes(CHAT, b"", headers={"content-length": "1000"}))

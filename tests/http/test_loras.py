@@ -21,6 +21,7 @@ from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import KEY, PROCESS_PATIENCE, TEXT, at_most, gone
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub
 from tests.support.lora_server import Lora, lending, write_peft
+from tests.support.waiting import await_until
 
 API = "/empower/api/v1"
 PIRATE = "ada/pirate-lora"
@@ -495,8 +496,7 @@ async def test_what_runs_with_a_removed_adapter_ends_as_it_would_have(tmp_path, 
         (digest,) = tokens.adapters.paths
         async with asyncio.TaskGroup() as group:
             saying = group.create_task(caller.say(PIRATE))
-            while tokens.adapters.running[digest] < 1:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: tokens.adapters.running[digest] >= 1)
             assert (await caller.http.delete(f"{API}/lora/{PIRATE}")).status_code == 200
             assert await caller.names() == []
             gate.set()
@@ -511,8 +511,7 @@ async def test_a_caller_that_leaves_ends_its_download(isolated, hub):
             leaving.post(f"{API}/lora", json={"model_name": PIRATE, "model_source": "HF_HUB"}, timeout=100)
         )
         async with at_most(PROCESS_PATIENCE):
-            while not hub.file_requests:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: hub.file_requests)
         asking.cancel()
     await leaving.aclose()
     await gone(_Staged(isolated.lora), PROCESS_PATIENCE)

@@ -4,7 +4,7 @@ field that is not a route's own is refused by name, and nothing has changed. No 
 import pytest
 
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
-from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 FOREIGN = (
     "id", "object", "created_at", "created_by", "archived_at", "disabled_at", "revoked_at", "revoked",

@@ -22,6 +22,7 @@ from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
+from tests.support.waiting import await_until
 
 CANARY = "canary-prompt-7d1c"
 LOAD = Load(queued=2, running=3, cells=100, first_token_seconds=Histogram((1,) + (0,) * 16, 0.0005))
@@ -200,8 +201,7 @@ async def test_the_load_is_the_generations_that_run_or_wait():
         async with asyncio.TaskGroup() as group:
             for stream in (False, True):
                 group.create_task(served.ask(CHAT, HELLO | {"stream": stream}))
-            while len(served.engine.streams) < 2:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: len(served.engine.streams) >= 2)
             assert (await served.ask("/load")).json() == {"server_load": 2}
             gate.set()
         assert (await served.ask("/load")).json() == {"server_load": 0}

@@ -4,7 +4,7 @@ concerns no model does not pass without a word."""
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole
-from tests.http.test_admin import ROOT, keyed
+from tests.support.keyed_server import ROOT, keyed
 
 LIMITS, KEYS, PRICES = f"{ROOT}/limits", f"{ROOT}/keys", f"{ROOT}/prices"
 LIMIT = {"subject": "project", "target": "default", "measure": "tokens", "window": "day", "amount": 10}

@@ -4,9 +4,8 @@ of other sites get of them."""
 import pytest
 
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
-from tests.http.test_admin import OPERATOR, ROOT, keyed
-from tests.http.test_spellings import statuses
-from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, targets_of
+from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, statuses, targets_of
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 MARK = "bravo"
 CROSS = (

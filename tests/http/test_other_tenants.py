@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
-from tests.http.test_admin import ROOT, Keyed, keyed
 from tests.support.http_server import CHAT, HELLO
+from tests.support.keyed_server import ROOT, Keyed, keyed
 
 MARK = "bravo"
 """Stands in every text of the other project."""

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from antiphon.http.protocol import MAX_PIPELINED
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, at_most, request_bytes, serving
+from tests.support.waiting import await_until
 
 CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
 WISH = {"connection": "Upgrade", "upgrade": "websocket"}
@@ -31,8 +32,7 @@ def held(*before: RequestResponseCycle) -> list[RequestResponseCycle]:
 
 async def running(server):
     async with at_most(10):
-        while not len(server.edge.in_flight):
-            await asyncio.sleep(0.002)
+        await await_until(lambda: len(server.edge.in_flight))
 
 
 @pytest.mark.parametrize("pad", [0, 1000])

@@ -7,9 +7,8 @@ from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.pipeline.rules import RuleSet
 from antiphon.store.base import ChangeAuthor
-from tests.http.test_admin import ROOT, keyed
-from tests.http.test_usage import PLAIN
 from tests.support.http_server import KEY
+from tests.support.keyed_server import PLAIN, ROOT, keyed
 
 PRICES = f"{ROOT}/prices"
 PRICE = {"models": "m*", "currency": "USD", "input": "0.15", "output": "0.6"}

@@ -12,14 +12,16 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Hold, Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from tests.support.http_server import PROMPT, TEXT, Served, at_most, serving_edge
+from tests.support.http_server import PROMPT, TEXT, Served, serving_edge
 from tests.support.lora_server import unproved
+from tests.support.waiting import await_until
 
 
 async def until(engine, queued):
-    async with at_most():
-        while (await engine.info()).load.queued != queued:
-            await asyncio.sleep(0.002)
+    async def is_queued():
+        return (await engine.info()).load.queued == queued
+
+    await await_until(is_queued)
 
 
 @pytest.mark.parametrize(

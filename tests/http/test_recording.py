@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
-from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 PATH = f"{ROOT}/projects/default/recording"
 KEPT = {"days": 30, "redact": ["email", "key", "email"]}

@@ -17,10 +17,9 @@ from antiphon.testing import (
     ScriptedTokenEngine,
     scripted_info,
 )
-from tests.http.test_accounting import limited
-from tests.http.test_admin import ROOT, keyed
-from tests.support.accounting import limit
+from tests.support.accounting import limit, limited
 from tests.support.http_server import CHAT, HELLO, KEY, PROMPT, TEXT, request_bytes, serving, serving_tokens
+from tests.support.keyed_server import ROOT, keyed
 
 FIREWORKS = "/fireworks/inference/v1"
 EMPOWER = "/empower/api/v1"

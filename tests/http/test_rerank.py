@@ -19,6 +19,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Reply, Served, at_most, serving_edge
+from tests.support.waiting import await_until
 
 RERANK = "/v1/rerank"
 ASKED: dict[str, Any] = {"model": "r", "query": "who", "documents": ["a long one", "b"]}
@@ -91,10 +92,8 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
     async with serving(EmbeddingScript(hold=asyncio.Event())) as at:
         async with at_most(), asyncio.TaskGroup() as group:
             asking = group.create_task(at.ask(ASKED))
-            while not at.engine.asked:
-                await asyncio.sleep(0.001)
+            await await_until(lambda: at.engine.asked)
             asking.cancel()
-            while not at.metrics.reranks:
-                await asyncio.sleep(0.001)
+            await await_until(lambda: at.metrics.reranks)
         assert at.metrics.reranks == {("r", "cancelled"): 1}
         assert at.engine.ended_count == 1

@@ -15,6 +15,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Line, at_most, request_bytes
+from tests.support.waiting import await_until
 
 
 def edge_over(answer, drain, **more):
@@ -48,8 +49,7 @@ async def test_a_running_answer_may_finish_while_the_server_drains():
             await started.wait()
             line = await connect(port)
             await line.send(request_bytes(CHAT, HELLO | {"stream": True}))
-            while not engine.streams:
-                await asyncio.sleep(0.01)
+            await await_until(lambda: engine.streams)
             os.kill(os.getpid(), signal.SIGTERM)
             async with at_most(10):
                 while not await refused(port):

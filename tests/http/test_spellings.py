@@ -3,8 +3,8 @@ without a key, whether the document lists it or not."""
 
 import pytest
 
-from tests.http.test_admin import keyed
-from tests.support.http_server import PUBLIC, targets_of, thin_out
+from tests.support.http_server import PUBLIC, statuses, targets_of, thin_out
+from tests.support.keyed_server import keyed
 
 HOST = "host: localhost"
 OVERRIDES = "x-http-method-override: GET\r\nx-method-override: GET\r\nx-http-method: GET"
@@ -56,17 +56,6 @@ def spellings(method: str, path: str) -> dict[str, str]:
 async def server(tmp_path):
     async with keyed(tmp_path) as running:
         yield running
-
-
-async def statuses(server, requests):
-    """The status of each, by its name."""
-    found = {}
-    for name, request in requests.items():
-        async with server.line() as line:
-            await line.send(f"{request}\r\n\r\n".encode("latin-1"))
-            head = await line.until(b"\r\n\r\n")
-        found[name] = int(head.split(b" ", 2)[1])
-    return found
 
 
 async def targets(server):

@@ -14,6 +14,7 @@ from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving
+from tests.support.waiting import await_until
 
 STREAM = HELLO | {"stream": True}
 ENDLESS = ScriptedAnswer(endless=True, pace=0.005)
@@ -186,9 +187,7 @@ async def test_a_client_that_leaves_during_silence_ends_the_work():
 
 
 async def until_streaming(server):
-    async with at_most(10):
-        while not server.engine.streams:
-            await asyncio.sleep(0.002)
+    await await_until(lambda: server.engine.streams)
 
 
 async def left(server):
@@ -296,8 +295,7 @@ async def test_a_maker_waits_while_its_client_does_not_read():
     flow.pause()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(writer.put(b"a"))
-        while not aborted:
-            await asyncio.sleep(0.001)
+        await await_until(lambda: aborted)
         assert not waiting.done() and sent == []
         flow.resume()
     await writer.close(b"b")

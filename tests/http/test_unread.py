@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, at_most, gone, request_bytes, serving
+from tests.support.waiting import await_until
 
 LARGE = 12_000_000
 """Bytes of an answer: more than the kernel holds for a client."""
@@ -61,13 +62,11 @@ async def slowly(sock, size, pause=0.01):
 async def test_a_client_that_does_not_read_a_whole_answer_is_cut(way):
     async with serving(large(), **SOON) as server, reluctant(server, WAYS[way]):
         async with at_most(10):
-            while not server.connections:
-                await asyncio.sleep(0.002)
+            await await_until(lambda: server.connections)
         await gone(server.connections)
         await gone(server.edge.in_flight)
         async with at_most(10):
-            while server.edge.body_budget.byte_count:  # until each request has left the middleware
-                await asyncio.sleep(0.002)
+            await await_until(lambda: not server.edge.body_budget.byte_count)  # all have left the middleware
 
 
 @pytest.mark.parametrize("way", ["kept", "closing", "HTTP/1.0"])

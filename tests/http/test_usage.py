@@ -12,18 +12,18 @@ import jsonschema
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.domain.ledger import Entry, EntryField, EntrySelection
+from antiphon.domain.ledger import EntryField, EntrySelection
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.usage import format_cell
 from antiphon.store import ledger
-from tests.http.test_admin import OPERATOR, ROOT, keyed
-from tests.support.http_server import KEY, at_most, request_bytes
+from tests.support.http_server import KEY, request_bytes
+from tests.support.keyed_server import OPERATOR, PLAIN, ROOT, keyed
+from tests.support.waiting import await_until
 
 USAGE, ENTRIES = f"{ROOT}/usage", f"{ROOT}/usage/entries"
 HOUR = 3600
-PLAIN = Entry("", "req", 0, "default", "key_x", None, "openai", "/v1/chat/completions", "m", "m", status="ok")
 
 
 @pytest.fixture
@@ -390,9 +390,7 @@ class HeldReads:
 
 
 async def until_waiting(server, count):
-    async with at_most():
-        while server.reading._turns.waiting_count < count:
-            await asyncio.sleep(0.01)
+    await await_until(lambda: server.reading._turns.waiting_count >= count)
 
 
 async def test_projects_take_turns_and_the_operator_does_not_wait(server, monkeypatch):

@@ -28,8 +28,7 @@ for number in range(first, first + 10_000_000):
     os.write(1, b"+%d\\n" % number)
     spool.complete(build_completion(begun))
     os.write(1, b"=%d\\n" % number)
-    while not spool._spares:
-        time.sleep(0.01)
+    wait_until(lambda: spool._spares)
 """
 
 

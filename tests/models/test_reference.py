@@ -4,72 +4,24 @@ Recorded by `python -m models.cantor.reference`, which names versions; nothing h
 """
 
 import asyncio
-import json
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     LoadSpec,
-    PromptScores,
-    SequenceFinished,
-    Steps,
     TextPiece,
-    TokenEngine,
-    TokenRequest,
-    TokenSegment,
 )
-from antiphon.engines.llama import LlamaTokenEngine
 from models.cantor.convert import write_gguf
+from tests.support.reference_answers import greedy, loaded, recorded, scores
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 CLOSE = 0.01
 """Two best logits closer than this may come in either order."""
 SCORE = 1e-3
 ECHO = 1e-2
 """Difference of a prompt token's log-probability."""
 PERPLEXITY = 0.005
-
-
-@dataclass(frozen=True)
-class Said:
-    tokens: list[int]
-    scores: list[float]
-
-
-@asynccontextmanager
-async def loaded(spec: LoadSpec) -> AsyncIterator[TokenEngine]:
-    engine = LlamaTokenEngine()
-    await engine.load(spec)
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-
-
-async def greedy(engine: TokenEngine, prompt: list[int], most: int) -> Said:
-    request = TokenRequest((TokenSegment(tuple(prompt)),), most, Sampling(temperature=0), logprobs=0)
-    said = Said([], [])
-    async for event in engine.generate(request):
-        match event:
-            case Steps():
-                said.tokens.extend(event.tokens)
-                said.scores.extend(event.logprobs)
-            case SequenceFinished():
-                assert event.counts.completion_tokens == len(said.tokens)
-    return said
-
-
-def recorded(name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((FIXTURES / name).read_text("utf-8"))["rows"]
-    return rows
 
 
 @pytest.fixture(scope="session")
@@ -99,17 +51,6 @@ async def test_greedy_output_is_the_references_token_for_token(widened: Path, co
                     break
     assert len(rows) == count and compared > 10 * count
     assert worst < SCORE
-
-
-async def scores(engine: TokenEngine, prompt: list[int]) -> list[float]:
-    """Log-probabilities of the prompt's tokens from the second on, as the engine scores them."""
-    request = TokenRequest((TokenSegment(tuple(prompt)),), 0, prompt_logprobs=0)
-    said: list[float] = []
-    async for event in engine.generate(request):
-        if isinstance(event, PromptScores):
-            assert event.start == len(said) + 1
-            said.extend(np.frombuffer(event.logprobs, "<f4").tolist())
-    return said
 
 
 async def test_scores_of_prompts_are_the_references(widened: Path) -> None:

@@ -1,18 +1,11 @@
 """No parameter is dead: every supported field of every dialect makes the difference that its case says."""
 
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 
 from tests.parameters.registry import CASES, Asker, Case
+from tests.parameters.runs import RUNS
 from tests.parameters.spots import SPOTS, Spot, books
 
-HERE = Path(__file__).parent
-for file in sorted(HERE.glob("cases_*.py")):
-    import_module(f"{__package__}.{file.stem}")
-
-RUNS = [(spot, each) for each in CASES for spot in each.spots if spot.supports(each.field)]
 IDS = [
     f"{at} {spot.id} {each.field} {each.check.__name__}".replace("/", " ")
     for at, (spot, each) in enumerate(RUNS)

@@ -26,8 +26,8 @@ from antiphon.pipeline.remember import TurnVectors
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.scripted_engine import ScriptedEngine
-from tests.pipeline.test_retrieval import OneAnswer, VectorEngine, list_messages, vector_of
 from tests.support.accounting import Books, limit
+from tests.support.retrieval_engines import OneAnswer, VectorEngine, list_messages, vector_of
 
 TURNS = ("red", "yellow", "blue", "yellow", "green")
 

@@ -12,11 +12,10 @@ from antiphon.domain.events import Started
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.memory import LastMessages, Summary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
-from antiphon.domain.request import Conversation, Embeddings, GenerationRequest, Output, Ranking, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval
 from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
-from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -35,57 +34,11 @@ from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
+from tests.support.retrieval_engines import VectorEngine, list_messages, vector_of
 
 LONG = replace(SCRIPTED_PROFILE, context_length=100_000)
 FRUITS = ("apples are red", "bananas are yellow", "cherries are small")
 QUESTION = (Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "Which fruit is yellow?"))
-
-
-def list_messages(request: GenerationRequest) -> tuple[Message, ...]:
-    """The messages of the request's only conversation."""
-    (prompt,) = request.prompts
-    assert isinstance(prompt, Conversation)
-    return prompt.messages
-
-
-class OneAnswer:
-    """A prepared embedding or ranking whose answer is known."""
-
-    def __init__(self, answer):
-        self.size = RequestSize(answer.prompt_tokens, 0)
-        self._answer = answer
-
-    async def embed(self, context):
-        return self._answer
-
-    async def rank(self, context):
-        return self._answer
-
-
-class VectorEngine(ScriptedEngine):
-    """Makes a vector of two numbers, or scores by the number of letters; fails as told."""
-
-    failure = rank_failure = None
-    dimensions = 2
-
-    async def prepare_embedding(self, request, context):
-        self.prepared += 1
-        if self.failure:
-            raise self.failure
-        vectors = b"".join(
-            array("f", vector_of(text.text)[: self.dimensions]).tobytes() for text in request.inputs
-        )
-        return OneAnswer(Embeddings(vectors, self.dimensions, 5))
-
-    async def prepare_rerank(self, request, context):
-        self.documents = request.documents
-        if self.rank_failure:
-            raise self.rank_failure
-        return OneAnswer(Ranking(tuple(float(-len(text)) for text in request.documents), 7))
-
-
-def vector_of(text):
-    return (1.0, 0.0) if "yellow" in text else (0.0, 1.0)
 
 
 class Bench:

@@ -14,6 +14,7 @@ from antiphon.errors import ServerBusy, TemplateRefused
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from antiphon.rendering.template.chat_template import SpecialTokens, build_proof
 from tests.support.processes import descendants
+from tests.support.waiting import await_until
 
 PATIENCE = 40.0
 """Seconds for what may take the start of an interpreter and two seconds."""
@@ -62,8 +63,7 @@ async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: sign
     async with asyncio.TaskGroup() as group:
         stop = group.create_task(stopped("sleep", Limits(seconds=60, patience=60)))
         async with asyncio.timeout(PATIENCE):
-            while not helpers():
-                await asyncio.sleep(0.01)
+            await await_until(helpers)
         os.kill(helpers()[0], number)
     assert stop.result() is Stop.WAIT
 
@@ -140,12 +140,10 @@ async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(run_job(f"{JOBS}:sleep", {}, Limits(seconds=60)))
         async with asyncio.timeout(PATIENCE):
-            while not helpers():
-                await asyncio.sleep(0.01)
+            await await_until(helpers)
         task.cancel()
     async with asyncio.timeout(PATIENCE):
-        while helpers():
-            await asyncio.sleep(0.01)
+        await await_until(lambda: not helpers())
 
 
 @pytest.mark.parametrize("steps", range(8))

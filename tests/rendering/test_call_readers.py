@@ -3,23 +3,30 @@ and read back from whatever the constraint allows."""
 
 import json
 from itertools import pairwise
-from random import Random
 from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking_process import check_constraint, pick_allowed
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar_types import load_group
-from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
+from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import Tool, ToolChoice, Tools
-from antiphon.errors import EngineError, InvalidValue
+from antiphon.errors import InvalidValue
 from antiphon.rendering.call_notation import CALL_FAMILIES, detect_notation
 from antiphon.rendering.call_readers import CallArguments, CallName, VisiblePart
 from antiphon.settings.models import ModelSettings
+from tests.support.call_texts import (
+    IDS,
+    NOW,
+    SCHEMAS,
+    VOCABULARY,
+    WEATHER,
+    takes,
+    walk,
+)
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
 
@@ -211,52 +218,9 @@ def test_a_name_comes_complete_and_arguments_as_written():
 
 # --- what the constraint allows -----------------------------------------------------------------------------
 
-CONTROLS = (
-    "[TOOL_CALLS]", "[ARGS]", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
-    "<|constrain|>", "<|tool_call|>", "<|/tool_call|>", "<|python_tag|>",
-)  # fmt: skip
-END = 256
-IDS = {name: END + 1 + at for at, name in enumerate(CONTROLS)}
-WORDS = [b'{"', b'"}', b'": ', b'{"name": "', b"<tool_call>", b"</tool_call>", b"}}", b"weather"]
-PIECES = (*(bytes([byte]) for byte in range(256)), b"", *(b"" for _ in CONTROLS), *WORDS)
-VOCABULARY = CompilerVocabulary(TokenTable(PIECES, (END,)))
-NAMES = {token: name for name, token in IDS.items()}
 
-WEATHER = Tool(
-    "weather",
-    None,
-    {
-        "type": "object",
-        "properties": {
-            "city": {"enum": ["Bern", "Rome"]},
-            "days": {"type": "integer", "maximum": 9, "minimum": 0},
-        },
-        "required": ["city"],
-    },
-)
-NOW = Tool("now")
-SCHEMAS = {tool.name: Draft202012Validator(tool.schema) for tool in (WEATHER, NOW)}
 SOURCES = {"deepseek": ("", "```json"), "hermes": ("", "<tool_call>{"), "mistral": ("", "[TOOL_CALLS] [")}
 NOTATIONS = [(name, source) for name in CALL_FAMILIES for source in SOURCES.get(name, ("",))]
-
-
-def walk(matcher, seed, most=300):
-    """A text that the constraint allows, ended by itself, with control tokens as their names."""
-    chosen, said = Random(seed), b""
-    for _ in range(most):
-        forced = matcher.find_forced()
-        tokens = [token for token in forced if token != END]
-        if not forced:
-            mask = matcher.compute_mask()
-            if mask[END // 8] >> END % 8 & 1 and chosen.random() < 0.3:
-                return said.decode(errors="replace")
-            tokens = [pick_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
-        matcher.consume(tokens)
-        said += b"".join(NAMES[token].encode() if token in NAMES else PIECES[token] for token in tokens)
-        if END in forced:
-            return said.decode(errors="replace")
-    return None
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
@@ -289,16 +253,6 @@ def written(layout):
     (call,) = group.calls
     marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
     return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]
-
-
-def takes(matcher, tokens):
-    """Whether the constraint allows these next. A mask would not say: where a text is forced it shows only
-    the tokens that the tokenizer would make of it."""
-    try:
-        matcher.consume(tokens)
-    except EngineError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from antiphon.errors import (
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
 from antiphon.testing.scripted_engine import DIMENSIONS, make_vector
+from tests.support.waiting import await_until
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")
 
@@ -69,8 +70,7 @@ async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(embed_with(Renderer(engine), EmbeddingRequest("m", texts), context))
         async with asyncio.timeout(20):
-            while not context.progress.embedded_tokens:
-                await asyncio.sleep(0.001)
+            await await_until(lambda: context.progress.embedded_tokens)
         asking.cancel()
     assert context.progress.embedded_tokens == 3
     whole = Context("r", WHO)

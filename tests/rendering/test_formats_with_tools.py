@@ -16,7 +16,7 @@ from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.call_notation import CALL_FAMILIES
 from antiphon.rendering.call_readers import CallArguments, CallName, ReasoningPart, VisiblePart
 from antiphon.rendering.reasoning import ReasoningPosition, ReasoningReader, think
-from tests.rendering.test_call_readers import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
+from tests.support.call_texts import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {

@@ -8,31 +8,15 @@ from antiphon.constraints.grammar_types import TextAround, load_group
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
-from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of, renderer
 from tests.support.chat_templates import prove_here
+from tests.support.reasoning_models import Constrained
 
 WEATHER = Tool("weather", "Tells.", {"type": "object", "properties": {"city": {"type": "string"}}})
 SAID = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'
-
-
-class Constrained(ScriptedTokenEngine):
-    """Takes every constraint and keeps none: its script says what it says."""
-
-    def __init__(self, script, **changes):
-        super().__init__(script, **changes)
-        self.checked: list[Constraint] = []
-        self.constraints: list[Constraint | None] = []
-
-    async def check(self, constraint):
-        self.checked.append(constraint)
-
-    def generate(self, request):
-        self.constraints.append(request.constraint)
-        return super().generate(replace(request, constraint=None))
 
 
 def made(script, **changes):

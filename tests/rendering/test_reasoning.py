@@ -24,25 +24,14 @@ from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.toy_model import WORDS, ToyTokenizer, build_vocabulary
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of
-from tests.rendering.test_output_parser import Constrained
 from tests.support.chat_templates import prove_here, render_marked
+from tests.support.reasoning_models import HEAD, NOT_AT_ALL, OPENING, QWEN, TURNS, Constrained
 
-# Templates in the manner of families, written for these tests.
-TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-HEAD = "{% if add_generation_prompt %}<|im_start|>assistant\n"
-QWEN = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
-    "{{ m.content }}<|im_end|>\n{% endfor %}" + HEAD + "{% if enable_thinking is defined and "
-    "enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
-OPENING = TURNS + HEAD + "<think>\n{% endif %}{# </think> #}"
 SWITCHED_OFF = TURNS + HEAD + "{{ '<think>' if thinking else '</think>' }}{% endif %}"
 HARMONY = (
     TURNS + "{{ 'Reasoning: ' + (reasoning_effort or 'medium') }}{% if add_generation_prompt %}"
     "<|im_start|>assistant{% endif %}{# <|channel|>analysis<|message|> #}"
 )
-NOT_AT_ALL = TURNS + HEAD + "{% endif %}"
 
 TEXT = "<think>\nTwo and two.\n</think>\n\nFour."
 HELLO = (Message(Role.USER, "hi"),)

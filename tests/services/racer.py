@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from antiphon.errors import RequestError
-from tests.services.test_changes import ADMIN, node
+from tests.support.tenancy import ADMIN, node
 
 
 def say(word: str) -> None:

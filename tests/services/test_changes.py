@@ -3,78 +3,26 @@ holds when it is written."""
 
 import subprocess
 import sys
-from contextlib import contextmanager
-from functools import partial
-from itertools import count
 
 import pytest
 
-from antiphon.auth.base import RequestedScope
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import replace
-from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
-from antiphon.pipeline.rules import LimitIndex
-from antiphon.services.changes import MAX_TRIES, DirectoryChanges
+from antiphon.errors import Conflict, InvalidValue, NotFound
+from antiphon.services.changes import MAX_TRIES
 from antiphon.services.policy import KeyRequest, LimitRequest
-from antiphon.services.tenancy import TenancyService
 from antiphon.store.base import ChangeAuthor
-from antiphon.store.database import Database
-from antiphon.store.directory import SqlFeed
-from antiphon.store.tenancy import SqlRules, SqlTenancy
+from tests.support.tenancy import ADMIN, node
 from tests.support.waiting import PATIENCE, await_until
 
-ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
 LATEST_S = 10.0
 """Within which another server must know a change; on a machine of its own it takes a fifth of a second."""
 BY = ChangeAuthor("somebody", 1)
-PEPPER = Pepper(b"p" * 32)
 LIMIT = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
 PRICE = Price("price-1", "*", "USD", 0, 5, 5)
-
-
-class Node:
-    """What one server has of keys."""
-
-    def __init__(self, url, feed):
-        self.database = Database(url)
-        self.database.prepare()
-        self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
-        self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
-        listeners = [self._told, self.ring.replace_directory]  # as in a server
-        told = SqlFeed(self.database) if feed else None
-        self.changes = DirectoryChanges(self.tenancy, listeners, partial(next, count(1_000.0)), told)
-        self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
-
-    def _told(self, known):
-        self.book.update(known.limits, known.prices, known.build_families())
-
-    async def accepts(self, secret):
-        try:
-            await self.ring.verify(secret, RequestedScope())
-        except AuthenticationFailed:
-            return False
-        return True
-
-    async def add_limit(self, limit):
-        def changed():
-            revision = self.rules.add_limit(limit, self.changes.attribute_to(ADMIN))
-            self.changes.update_directory(revision, limits=(*self.changes.directory.limits, limit))
-
-        await self.changes.apply(changed)
-
-
-@contextmanager
-def node(url, feed=True):
-    made = Node(url, feed)
-    try:
-        yield made
-    finally:
-        made.tenants.close()
 
 
 @pytest.fixture

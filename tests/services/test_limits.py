@@ -14,7 +14,7 @@ from antiphon.services.policy import MAX_LIMITS, KeyRequest, LimitRequest
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlRules
 from antiphon.testing.scripted_engine import FakeClock
-from tests.services.test_tenancy import ADMIN, World
+from tests.support.tenancy import ADMIN, World
 
 
 class Limited(World):

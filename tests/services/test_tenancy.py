@@ -7,9 +7,7 @@ import anyio
 import pytest
 
 from antiphon.auth.base import RequestedScope
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.secrets import Pepper
-from antiphon.domain.identity import EVERY_RIGHT, SERVICE_RIGHTS, Actor, ActorKind
+from antiphon.domain.identity import SERVICE_RIGHTS, Actor, ActorKind
 from antiphon.domain.tenancy import AuditSelection, Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import (
@@ -21,48 +19,9 @@ from antiphon.errors import (
     PermissionDenied,
     StoreUnavailable,
 )
-from antiphon.services.changes import DirectoryChanges
 from antiphon.services.policy import KeyRequest
-from antiphon.services.tenancy import TenancyService
 from antiphon.store.tenancy import SqlTenancy
-from tests.support.stores import open_new_store
-
-ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
-PEPPER = Pepper(b"p" * 32)
-
-
-class World:
-    """Ann owns a project, Ben is a member of it, Cleo views it; Dan has another."""
-
-    def __init__(self, folder):
-        self.now = 1_000.0
-        database = open_new_store(folder / "antiphon.db")
-        self.ring = Keyring(PEPPER, lambda: self.now)
-        tenancy = SqlTenancy(database)
-        changes = DirectoryChanges(tenancy, [self.ring.replace_directory], lambda: self.now)
-        self.tenants = TenancyService(changes, tenancy, PEPPER)
-
-    async def people(self):
-        await self.tenants.load()
-        self.one = (await self.tenants.add_project(ADMIN, "One", "")).id
-        self.two = (await self.tenants.add_project(ADMIN, "Two", "")).id
-        roles = {"ann": ProjectRole.OWNER, "ben": ProjectRole.MEMBER, "cleo": ProjectRole.VIEWER}
-        for name, role in roles.items():
-            await self._person(name, self.one, role)
-        await self._person("dan", self.two, ProjectRole.OWNER)
-        return self
-
-    async def _person(self, name, project, role):
-        user = await self.tenants.add_user(ADMIN, name, None, "")
-        setattr(self, name, user.id)
-        await self.tenants.put_member(ADMIN, project, user.id, role)
-
-    async def token(self, user, **said):
-        made = await self.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=user, **said))
-        return made.secret
-
-    async def actor(self, user, **said):
-        return await self.ring.verify(await self.token(user, **said), RequestedScope())
+from tests.support.tenancy import ADMIN, World
 
 
 @pytest.fixture

@@ -9,47 +9,16 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import fields
 
-from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts
 from antiphon.domain.values import replace
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.ledger import INDEXED, MAX_INDEXED_LENGTH, SqlEntries
+from tests.support.ledger_doubles import ENTRY
 from tests.support.references import record_left_open
 
 MINUTE = 60_000
-ENTRY = Entry(
-    "e1",
-    "req-1",
-    1_790_000_000_000,
-    "default",
-    "key-1",
-    "ann",
-    "openai",
-    "/v1/chat/completions",
-    "gpt-4o",
-    "cantor",
-    "sha256:ab",
-    "llama",
-    2,
-    100,
-    40,
-    20,
-    5,
-    UsageSource.ENGINE,
-    "price-1",
-    10**15,
-    "USD",
-    "ok",
-    3,
-    0,
-    900,
-    "ännchen",
-    "e0",
-    {"team": "größe", "": "\u2028"},
-    '[{"route":"x/y","error":null,"ms":7}]',
-)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from antiphon.store.database import Database
 from antiphon.store.directory import COUNTER_INTERVAL_S, REVISION_INTERVAL_S, SqlFeed
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
-from tests.store.test_entries import ENTRY
 from tests.support.databases import running
+from tests.support.ledger_doubles import ENTRY
 from tests.support.waiting import wait_until
 
 BY = ChangeAuthor("somebody", 1)

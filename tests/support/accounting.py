@@ -1,8 +1,10 @@
 """Accounting for tests: the exact limiter of one process, and a ledger in memory."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from antiphon.domain.context import Context
 from antiphon.domain.ledger import Entry
@@ -14,7 +16,8 @@ from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
 from antiphon.pipeline.rules import Accounting, LimitIndex
-from antiphon.testing import FakeClock
+from antiphon.testing import FakeClock, ScriptedAnswer
+from tests.support.http_server import Served, serving
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)
 """One nano-unit per prompt token, ten per output token."""
@@ -131,3 +134,13 @@ def limit(
 ) -> Limit:
     """Builds a limit of a key."""
     return Limit(name or f"limit-{measure}-{window}", Subject.KEY, key, measure, amount, 0, window)
+
+
+@asynccontextmanager
+async def limited(
+    *limits: Limit, answer: ScriptedAnswer | None = None, step: int = 8, **settings: Any
+) -> AsyncIterator[tuple[Served, Books]]:
+    """A server with accounting."""
+    books = Books(*limits, step=step)
+    async with serving(answer, accounting=books.accounting, **settings) as served:
+        yield served, books

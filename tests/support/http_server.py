@@ -38,6 +38,7 @@ from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.chat_templates import prove_here
+from tests.support.waiting import await_until
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -336,5 +337,15 @@ def thin_out(targets: Iterable[tuple[str, str]], step: int) -> list[tuple[str, s
 async def gone(collection: Any, seconds: float = PATIENCE) -> None:
     """Waits until a collection is empty."""
     async with at_most(seconds):
-        while len(collection):
-            await asyncio.sleep(0.002)
+        await await_until(lambda: not len(collection))
+
+
+async def statuses(server, requests):
+    """The status of each, by its name."""
+    found = {}
+    for name, request in requests.items():
+        async with server.line() as line:
+            await line.send(f"{request}\r\n\r\n".encode("latin-1"))
+            head = await line.until(b"\r\n\r\n")
+        found[name] = int(head.split(b" ", 2)[1])
+    return found

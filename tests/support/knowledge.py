@@ -1,5 +1,6 @@
 """A knowledge service with its own index and a scripted embedding model `e`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,12 @@ from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.retrieval.base import IndexLimits, KnowledgeIndex
+from antiphon.retrieval.base import (
+    DocumentInfo,
+    DocumentState,
+    IndexLimits,
+    KnowledgeIndex,
+)
 from antiphon.retrieval.ingest.document_reader import SandboxedReader
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.services.knowledge.documents import DocumentJobs, IngestDependencies, run_jobs
@@ -21,6 +27,7 @@ from antiphon.services.knowledge.uploads import Uploader, UploadFolder
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.jobs import let_jobs_start
+from tests.support.waiting import PATIENCE
 
 ALICE = Actor(ActorKind.SERVICE_KEY, "key_alice", "alpha")
 BOB = Actor(ActorKind.SERVICE_KEY, "key_bob", "bravo")
@@ -111,3 +118,22 @@ async def open_service(
     finally:
         if own_index is not None:
             await own_index.aclose()
+
+
+async def wait_for(at: Knowledge, state: DocumentState) -> DocumentInfo:
+    """The table's only document, once it is in a state."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            (document,) = (await at.service.list_documents(ALICE, "t")).items
+            if document.state is state:
+                return document
+            await asyncio.sleep(0.01)
+
+
+async def list_texts(at: Knowledge) -> list[str]:
+    texts: list[str] = []
+    while True:
+        page = await at.service.list_chunks(ALICE, "t", None, len(texts), 1000)
+        texts += [chunk.text for chunk in page.items]
+        if len(texts) >= page.total:
+            return texts

@@ -68,3 +68,36 @@ def build_completion(intent: Entry, **values: Any) -> Entry:
         intent, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
     )
     return replace(entry, **values)
+
+
+ENTRY = Entry(
+    "e1",
+    "req-1",
+    1_790_000_000_000,
+    "default",
+    "key-1",
+    "ann",
+    "openai",
+    "/v1/chat/completions",
+    "gpt-4o",
+    "cantor",
+    "sha256:ab",
+    "llama",
+    2,
+    100,
+    40,
+    20,
+    5,
+    UsageSource.ENGINE,
+    "price-1",
+    10**15,
+    "USD",
+    "ok",
+    3,
+    0,
+    900,
+    "ännchen",
+    "e0",
+    {"team": "größe", "": "\u2028"},
+    '[{"route":"x/y","error":null,"ms":7}]',
+)

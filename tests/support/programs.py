@@ -1,7 +1,9 @@
 """Programs that some tests need beside Python's packages."""
 
+import secrets
 import shutil
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -15,8 +17,8 @@ def require_program(name: str, package: str = "") -> str:
 
 
 def find_free_port() -> int:
-    """A port of loopback that nothing listens on at this moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
+    """Returns a port that the system gives to no program that asks for any, as other tests do."""
+    while True:
+        port = 15_000 + secrets.randbelow(17_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -16,10 +16,11 @@ from antiphon.telemetry.logs import FIELDS, LOGGER
 from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import write_model
-from tests.engines.host.test_host_process import started
 from tests.engines.random_models import SIZES
 from tests.support.host_engines import SPEC, build_request
 from tests.support.host_link import open_link, short_directory
+from tests.support.host_process import started
+from tests.support.waiting import await_until
 
 PATIENCE = 60.0
 
@@ -80,8 +81,7 @@ async def test_a_restarted_host_is_told_of_its_adapters_first() -> None:
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
                 await client.remove_adapter("d2")
-            while client.state() is not EngineState.RESTARTING:
-                await asyncio.sleep(0.005)
+            await await_until(lambda: client.state() is EngineState.RESTARTING)
             async with serve_engine(second, path):
                 await client.load(SPEC)
                 assert [event async for event in client.generate(build_request())]
@@ -100,8 +100,7 @@ async def test_a_refused_adapter_is_pending_until_it_is_added_again(
                 await client.load(SPEC)
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
-            while client.state() is not EngineState.RESTARTING:
-                await asyncio.sleep(0.005)
+            await await_until(lambda: client.state() is EngineState.RESTARTING)
             async with serve_engine(second, path):
                 await client.load(SPEC)
                 assert (client.is_pending_reload("d1"), client.is_pending_reload("d2")) == (True, False)
@@ -129,17 +128,14 @@ async def test_a_missing_adapter_is_loaded_again_by_itself(
                 await client.load(SPEC)
                 await client.add_adapter("d1", "/a/one")
                 await client.add_adapter("d2", "/a/two")
-            while client.state() is not EngineState.RESTARTING:
-                await asyncio.sleep(0.005)
+            await await_until(lambda: client.state() is EngineState.RESTARTING)
             async with serve_engine(second, path):
                 await client.load(SPEC)
-                while second.refused < 6:  # twice after the first time
-                    await asyncio.sleep(0.005)
+                await await_until(lambda: second.refused >= 6)  # twice after the first time
                 assert client.is_pending_reload("d1") and client.is_pending_reload("d2")
                 second.lost.remove("/a/one")
                 await client.remove_adapter("d2")
-                while client.is_pending_reload("d1"):
-                    await asyncio.sleep(0.005)
+                await await_until(lambda: not client.is_pending_reload("d1"))
                 assert second.told == [("remove", "d2"), ("add", "d1", "/a/one")]
                 assert not client.is_pending_reload("d2"), "who was unloaded is not given again"
         assert len(said("adapter_lost")) == 2, "each loss is said once"
@@ -182,6 +178,5 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
                     with pytest.raises(EngineDied):
                         assert [event async for event in running]
             with started("create_llama_engine", load=spec, socket=path):
-                while client.state() is not EngineState.READY:
-                    await asyncio.sleep(0.005)
+                await await_until(lambda: client.state() is EngineState.READY)
                 assert await answers() == before

@@ -3,47 +3,18 @@
 import asyncio
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.engines.host.child import Child, start_child
+from antiphon.engines.host.child import Child
 from antiphon.engines.host.control import ChildState
+from tests.support.host_process import speaking
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """The supervisor's loop is the standard library's."""
     return "asyncio"
-
-
-SPEAKER = """
-import os, sys, time
-from antiphon.engines.host.control import ChildState, Status, StatusPipe
-from antiphon.processes.ipc import to_line
-number = int(sys.stdin.readline())
-pipe = StatusPipe(number)
-both = to_line(Status(ChildState.ALIVE)) + to_line(Status(ChildState.READY))
-for word in sys.argv[1]:
-    pauses = {".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}
-    words = {"r": pipe.report_ready, "a": pipe.report_alive, "b": lambda: os.write(number, both)}
-    (words | pauses)[word]()
-"""
-
-
-@asynccontextmanager
-async def speaking(words: str) -> AsyncIterator[Child]:
-    """A child that says it is ready (r) or alive (a), or first alive and then ready in one breath (b), and is
-    silent for a fifth of a second (.) or a minute (_)."""
-    command = [sys.executable, "-c", SPEAKER, words]
-    child = await start_child(command, lambda number: b"%d\n" % number, os.environ)
-    try:
-        yield child
-    finally:
-        child.kill()
-        await child.wait_for_end()
 
 
 async def told(child: Child, silence: float) -> list[ChildState]:

@@ -28,15 +28,14 @@ from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
 from tests.support.host_engines import SPEC, build_request, create_brief_engine, create_endless_engine
 from tests.support.host_link import open_link, short_directory
+from tests.support.waiting import await_until
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""
 
 
 async def until(engine: HostTokenEngine, state: EngineState) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while engine.state() is not state:
-            await asyncio.sleep(0.005)
+    await await_until(lambda: engine.state() is state)
 
 
 async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
@@ -379,8 +378,7 @@ async def test_a_host_that_stops_reading_gets_no_more_calls() -> None:
                 text = [TextPiece("x" * (MAX_MESSAGE // 3))]
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(refused(client.tokenize(text, False))) for _ in range(8)]
-                    while not any(task.done() for task in tasks):
-                        await asyncio.sleep(0.005)
+                    await await_until(lambda: any(task.done() for task in tasks))
                     for task in tasks:
                         task.cancel()
                 assert any(not task.cancelled() and task.result() for task in tasks)

@@ -14,17 +14,12 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.confine import OOM_SCORE_INCREASE, OPEN_FILES, find_other_user
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
-from tests.engines.host.test_child import speaking
-from tests.engines.host.test_host_process import ROOT, Started, gone, started
 from tests.support.host_engines import build_request
 from tests.support.host_link import short_directory
+from tests.support.host_process import AS_ROOT, REACHABLE, Started, gone, speaking, started
 from tests.support.waiting import wait_until
 
-AS_ROOT = os.geteuid() == 0
 NOBODY = "nobody"
-NEEDED = (ROOT / "src" / "antiphon", Path(sys.executable).resolve(), Path(os.__file__).resolve())
-REACHABLE = all(folder.stat().st_mode & 0o005 == 0o005 for path in NEEDED for folder in path.parents)
-"""Whether another user can read this checkout and the interpreter, which it must to run the host."""
 
 
 @pytest.fixture

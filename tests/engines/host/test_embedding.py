@@ -14,6 +14,7 @@ from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_emb
 from antiphon.testing.scripted_engine import make_vector
 from tests.support.host_engines import SPEC, create_brief_engine
 from tests.support.host_link import open_link, short_directory
+from tests.support.waiting import await_until
 
 PATIENCE = 20.0
 TEXTS = ((1, 20, 2), (1, 30, 31, 2), (1, 2))
@@ -43,8 +44,7 @@ async def test_leaving_ends_the_work_on_the_other_side() -> None:
     async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         async with aclosing(link.client.embed(EmbedRequest(TEXTS))) as events:
             assert isinstance(await anext(events), SequenceStarted)
-        while not engine.ended_count:
-            await asyncio.sleep(0.002)
+        await await_until(lambda: engine.ended_count)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,7 @@ async def test_what_a_loss_means_depends_on_whether_it_was_begun(
             if error is EngineDied:
                 with pytest.raises(EngineDied):
                     _ = [event async for event in events]
-            while client.state() is not EngineState.RESTARTING:
-                await asyncio.sleep(0.005)
+            await await_until(lambda: client.state() is EngineState.RESTARTING)
             async with serve_engine(ScriptedEmbeddingEngine(), path):
                 await client.load(SPEC)
                 assert await vectors(client) == [make_vector(text) for text in TEXTS]

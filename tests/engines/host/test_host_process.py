@@ -1,89 +1,25 @@
 """The engine host as a process: it says how it stands, and leaves nothing behind however it ends."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
 from antiphon.engines.host.__main__ import ENGINE_LOST
 from antiphon.engines.host.client import open_host_engine
-from antiphon.engines.host.control import ChildState, HostConfig, Status
+from antiphon.engines.host.control import ChildState
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
-from antiphon.processes.ipc import from_line, to_line
 from tests.support.host_engines import SPEC, build_request
-from tests.support.host_link import short_directory
+from tests.support.host_process import Started, gone, started
 from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).parents[3]
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A host process and the test's ends of its pipes."""
-
-    process: subprocess.Popen[bytes]
-    status: int
-    socket: Path
-
-    def says(self, state: ChildState) -> Status:
-        """The next report, which must be this one."""
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = os.read(self.status, 1)
-            assert byte, f"the host ended without saying {state}"
-            line += byte
-        status = from_line(line, Status)
-        assert status.state is state
-        return status
-
-    def hang_up(self) -> None:
-        """What the kernel does when the supervisor dies."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-
-@contextmanager
-def started(factory: str, stderr: int = subprocess.DEVNULL, **more: Any) -> Iterator[Started]:
-    """A host of the engine that tests.support.host_engines makes by this name."""
-    reading, writing = os.pipe()
-    with short_directory() as place:
-        known: dict[str, Any] = {"load": SPEC, "socket": str(place / "0.sock"), "status_fd": writing}
-        config = HostConfig("cantor", f"tests.support.host_engines:{factory}", **known | more)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "antiphon.engines.host"],
-            stdin=subprocess.PIPE,
-            stderr=stderr,
-            pass_fds=[writing],
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-        )
-        os.close(writing)
-        assert process.stdin is not None
-        process.stdin.write(to_line(config))
-        process.stdin.flush()
-        try:
-            yield Started(process, reading, place / "0.sock")
-        finally:
-            os.close(reading)
-            process.kill()
-            process.communicate()
 
 
 async def hang_up_after(host: Started, seconds: float) -> None:
     await asyncio.sleep(seconds)
     host.hang_up()
-
-
-def gone(host: Started, patience: float = 20.0) -> int:
-    return host.process.wait(patience)
 
 
 async def test_it_reports_loading_then_ready_and_serves() -> None:

@@ -15,7 +15,7 @@ from antiphon.errors import EngineUnavailable
 from antiphon.settings.models import ModelSettings
 from tests.support.host_engines import build_request, create_brief_engine, create_endless_engine
 from tests.support.host_link import open_link
-from tests.support.waiting import PATIENCE, settle
+from tests.support.waiting import PATIENCE, await_until, settle
 
 Pipe = tuple[int, StatusPipe]
 """The end that the supervisor reads, and the host's end."""
@@ -96,8 +96,7 @@ async def test_a_busy_host_refuses_to_unload(pipe: Pipe) -> None:
         assert read_states(reading) == ["in use", "in use"]
         await anext(events)
         await events.aclose()
-        while link.host.is_busy():
-            await asyncio.sleep(0.005)
+        await await_until(lambda: not link.host.is_busy())
         link.host.used_at = time.monotonic() - PAUSE_S
         unloading.carry_out(HostOrder(unload=False))
         unloading.carry_out(HostOrder(unload=True))

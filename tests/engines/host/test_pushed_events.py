@@ -14,9 +14,9 @@ from antiphon.processes.ipc import MAX_MESSAGE, Channel, FrameReader
 from antiphon.task_group import task_group
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from tests.engines.host.peer import HELLO, connect
-from tests.engines.host.test_server import PATIENCE, load_when
 from tests.support.host_engines import build_request
 from tests.support.host_link import open_link
+from tests.support.host_loads import PATIENCE, load_when
 
 
 class Pushing(ScriptedTokenEngine):

@@ -6,7 +6,6 @@ import stat
 
 import pytest
 
-from antiphon.domain.models import Load
 from antiphon.domain.values import replace
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import open_host_engine
@@ -27,16 +26,7 @@ from tests.support.host_engines import (
     create_endless_engine,
 )
 from tests.support.host_link import open_link, short_directory
-
-PATIENCE = 20.0
-"""Seconds to wait for what takes milliseconds."""
-
-
-async def load_when(engine: ScriptedTokenEngine, running: int) -> Load:
-    async with asyncio.timeout(PATIENCE):
-        while (load := (await engine.info()).load).running != running or load.queued:
-            await asyncio.sleep(0.005)
-    return load
+from tests.support.host_loads import PATIENCE, load_when
 
 
 async def test_the_socket_is_this_users_alone_and_goes_with_the_host() -> None:

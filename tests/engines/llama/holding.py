@@ -16,6 +16,7 @@ from antiphon.domain.models import Load
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import NativeContext
 from tests.engines.llama.conftest import loaded
+from tests.support.waiting import await_until
 
 Event = TypeVar("Event")
 
@@ -121,9 +122,7 @@ def get_load(engine: LlamaTokenEngine) -> Load:
 async def wait_until_submitted(engine: LlamaTokenEngine, count: int) -> None:
     """Waits until the decode thread was told of so many requests, all since it began; held, it does nothing
     about them."""
-    async with asyncio.timeout(PATIENCE):
-        while engine._get_loop()._submitted_count != count:
-            await asyncio.sleep(0.002)
+    await await_until(lambda: engine._get_loop()._submitted_count == count)
 
 
 def get_context(engine: LlamaTokenEngine) -> NativeContext:

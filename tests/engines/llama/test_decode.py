@@ -32,6 +32,7 @@ from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
 from antiphon.engines.sampling import Sampler, SamplingState
 from antiphon.errors import EngineBusy, EngineDied, EngineError, EngineUnavailable
+from tests.support.waiting import wait_until
 
 VOCABULARY = 10
 PATIENCE = 20.0
@@ -183,7 +184,7 @@ class Bench:
 
     def wait_for_free_cells(self) -> None:
         """The thread tells of a sequence's end, and frees its cells before it computes anything else."""
-        wait(lambda: not any(tuple(self.context.cells.values())))
+        wait_until(lambda: not any(tuple(self.context.cells.values())))
 
     def all_of(self, stream: SequenceStream) -> list[object]:
         """Everything said of the stream, once it has ended."""
@@ -219,16 +220,6 @@ def bench(
         assert not made.thread.is_alive()
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    """Waits until another thread has brought it about."""
-    done = threading.Event()
-    deadline = PATIENCE
-    while not condition():
-        assert deadline > 0, "it did not come about"
-        done.wait(0.005)
-        deadline -= 0.005
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_sequence_is_told_from_start_to_end(exact):
     with bench(exact) as made:
@@ -250,7 +241,7 @@ def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
 
     def hang(context: FakeContext) -> int:
         entered.set()
-        wait(lambda: context.flag)
+        wait_until(lambda: context.flag)
         return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
@@ -291,7 +282,7 @@ def test_closing_the_only_sequence_aborts_whatever_runs():
         if len(context.calls) < 3:
             return DecodeStatus.DONE
         entered.set()
-        wait(lambda: context.flag)
+        wait_until(lambda: context.flag)
         return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
@@ -312,7 +303,7 @@ def test_an_aborted_batch_is_computed_again_for_the_others():
         elif not entered.is_set():
             assert {slot for slot, *_ in context.rows} == {0, 1, 2}
             entered.set()
-            wait(lambda: context.flag)
+            wait_until(lambda: context.flag)
             return DecodeStatus.ABORTED
         return DecodeStatus.DONE
 
@@ -361,7 +352,7 @@ def test_an_abort_that_nobody_else_felt_allows_the_next():
 
     def hang(context: FakeContext) -> int:
         entered.release()
-        wait(lambda: context.flag)
+        wait_until(lambda: context.flag)
         return DecodeStatus.ABORTED
 
     with bench(exact=False, answer=hang) as made:
@@ -411,7 +402,7 @@ def test_a_defect_of_the_thread_ends_all_and_refuses_new_ones():
         with made.held():
             running = [made.submit(4) for _ in range(4)]
             waiting = made.submit(4)
-        wait(lambda: made.loop.measure_load().queued == 1)
+        wait_until(lambda: made.loop.measure_load().queued == 1)
         release.set()
         assert all(isinstance(made.error(stream), EngineDied) for stream in running)
         assert isinstance(made.error(waiting), EngineUnavailable)
@@ -427,7 +418,7 @@ def test_stopping_ends_every_sequence():
 
     def hang(context: FakeContext) -> int:
         entered.set()
-        wait(lambda: context.flag)
+        wait_until(lambda: context.flag)
         return DecodeStatus.ABORTED
 
     with bench(answer=hang) as made:
@@ -489,7 +480,7 @@ def test_a_full_queue_refuses_and_keeps_nothing_of_the_request():
 
     with bench(answer=hold, queue=1) as made:
         first = made.submit(4, actor="a")
-        wait(lambda: made.loop.measure_load().running == 1)
+        wait_until(lambda: made.loop.measure_load().running == 1)
         streams = [made.submit(4, actor="a") for _ in range(6)]  # for three free places, and one to wait
         release.set()
         errors = [made.error(stream) for stream in (first, *streams)]
@@ -532,7 +523,7 @@ def test_either_of_two_that_share_a_prompt_can_leave():
 
     def hold(context: FakeContext) -> int:
         entered.set()
-        wait(lambda: release.is_set() or context.flag)
+        wait_until(lambda: release.is_set() or context.flag)
         return DecodeStatus.ABORTED if context.flag else DecodeStatus.DONE
 
     with bench(exact=False, answer=hold) as made:
@@ -617,13 +608,13 @@ def test_an_unusable_adapter_ends_its_own_sequences_only():
 def test_after_an_unsound_adapter_all_is_computed_on_clean_cells(exact):
     with adapted(exact, quantum=1) as made:
         good = made.submit(20, 7)
-        wait(lambda: bool(made.heard.get(good)))
+        wait_until(lambda: bool(made.heard.get(good)))
         made.context.broken_adapter = True
         bad = made.submit(20, adapter="a")
         error = made.error(bad)
         assert isinstance(error, EngineError) and "no numbers" in error.message
         made.context.broken_adapter = False
-        wait(lambda: made.context.cleared == 1)  # after the error was told, and before the next call
+        wait_until(lambda: made.context.cleared == 1)  # after the error was told, and before the next call
         again = made.submit(20, adapter="a")
         assert isinstance(made.error(again), EngineError), "it is not tried again"
         assert made.context.cleared == 1

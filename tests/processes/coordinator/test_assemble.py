@@ -18,6 +18,7 @@ from antiphon.store.tenancy import SqlTenancy
 from tests.support.ledger_doubles import StoreDouble, build_completion, build_intent
 from tests.support.limits import limit
 from tests.support.stores import open_new_store
+from tests.support.waiting import await_until
 
 PATIENCE = 30.0
 BUDGET = limit(100, Measure.OUTPUT_TOKENS, Window.MONTH)  # of the key that `intent` names
@@ -45,8 +46,7 @@ def tenancy(entries, tmp_path):
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
     async with open_drain(settings, entries) as drain, asyncio.timeout(PATIENCE):
-        while not (drain.status.is_draining or drain.status.other_is_draining):
-            await asyncio.sleep(0.005)
+        await await_until(lambda: drain.status.is_draining or drain.status.other_is_draining)
         yield drain
 
 

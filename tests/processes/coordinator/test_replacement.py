@@ -197,8 +197,7 @@ async def test_no_limit_starts_at_zero_while_the_ledger_is_unreadable(processes)
     await new.limits.reserve("runs", [DAY], output_tokens(10))
     await processes.kill(old)
     async with asyncio.timeout(PATIENCE):
-        while not counts(new):
-            await asyncio.sleep(0.002)
+        await await_until(lambda: counts(new))
     assert [each.remaining for each in await new.limits.read_status([DAY])] == [30]
 
 

@@ -13,7 +13,6 @@ from antiphon.retrieval.base import DocumentState, SearchQuery
 from antiphon.settings.schema import Settings, find_knowledge_database
 from antiphon.settings.server import KnowledgeSettings
 from antiphon.settings.tenancy import KeysSettings
-from tests.processes.knowledge.test_process import retry, run_knowledge, run_without_rest
 from tests.retrieval.knowledge import (
     DIMENSIONS,
     PROJECT,
@@ -26,6 +25,7 @@ from tests.retrieval.knowledge import (
 )
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.knowledge_database import *  # noqa: F403
+from tests.support.knowledge_process import retry, run_knowledge, run_without_rest
 
 TABLE = VECTORS.name
 

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -48,8 +47,8 @@ from antiphon.retrieval.knowledge import (
 from antiphon.services.knowledge import documents
 from antiphon.services.knowledge.uploads import UploadFolder
 from antiphon.testing import EmbeddingScript
-from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, open_service
-from tests.support.waiting import PATIENCE
+from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, list_texts, open_service, wait_for
+from tests.support.waiting import PATIENCE, await_until
 
 WORDS = " ".join(f"word{number}" for number in range(3000))
 LONG = FileUpload("long.txt", WORDS.encode(), chunk_size=40, chunk_overlap=0, chunk_unit=SizeUnit.CHARACTERS)
@@ -65,22 +64,6 @@ async def add(at: Knowledge, name: str, text: str, **wanted: object) -> Document
     return await at.service.add_document("t", upload, build_context(), wait=True)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def wait_for(at: Knowledge, state: DocumentState) -> DocumentInfo:
-    """The table's only document, once it is in a state."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            (document,) = (await at.service.list_documents(ALICE, "t")).items
-            if document.state is state:
-                return document
-            await asyncio.sleep(0.01)
-
-
 async def wait_for_note(at: Knowledge) -> DocumentInfo:
     """The table's only document, once it says why it waits. Each try removes the note until it fails."""
     async with asyncio.timeout(PATIENCE):
@@ -91,15 +74,6 @@ async def wait_for_note(at: Knowledge) -> DocumentInfo:
 
 def has_asked(at: Knowledge, times: int) -> bool:
     return len(at.engine.asked) > times
-
-
-async def list_texts(at: Knowledge) -> list[str]:
-    texts: list[str] = []
-    while True:
-        page = await at.service.list_chunks(ALICE, "t", None, len(texts), 1000)
-        texts += [chunk.text for chunk in page.items]
-        if len(texts) >= page.total:
-            return texts
 
 
 async def test_a_file_becomes_chunks_that_search_finds(tmp_path: Path) -> None:
@@ -203,9 +177,9 @@ async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
         await at.service.delete_document(ALICE, "t", whole.id)
         at.engine.behaviour = EmbeddingScript(hold)
         begun = await at.service.add_document("t", LONG, build_context())
-        await until(lambda: at.engine.asked[-1].texts[1:])
+        await await_until(lambda: at.engine.asked[-1].texts[1:])
         hold.set()
-        await until(lambda: len(at.engine.asked) > 20)
+        await await_until(lambda: len(at.engine.asked) > 20)
         hold.clear()
         part = await at.service.get_document(ALICE, "t", begun.id)
         assert begun.total_chunks is None and 0 < part.chunks < len(expected) == part.total_chunks
@@ -215,7 +189,7 @@ async def test_a_document_goes_on_in_another_process(tmp_path: Path) -> None:
         assert await list_texts(at) == expected
         batches = -(-len(expected) // documents.CHUNKS_PER_BATCH)
         assert len(at.engine.asked) < batches  # what was kept is not made again
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])
 
 
 async def test_one_of_two_processes_works_on_a_document(tmp_path: Path) -> None:
@@ -228,7 +202,7 @@ async def test_one_of_two_processes_works_on_a_document(tmp_path: Path) -> None:
         one.engine.behaviour = EmbeddingScript(hold)
         async with asyncio.TaskGroup() as group:
             first = group.create_task(one.service.add_document("t", LONG, build_context(), wait=True))
-            await until(lambda: len(one.engine.asked) > 1)
+            await await_until(lambda: len(one.engine.asked) > 1)
             second = group.create_task(two.service.add_document("t", LONG, build_context(), wait=True))
             await asyncio.sleep(0.1)
             hold.set()
@@ -240,11 +214,11 @@ async def test_a_job_ends_with_the_key_that_uploaded(tmp_path: Path) -> None:
     async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
         await open_table(at)
         await at.service.add_document("t", LONG, build_context())
-        await until(lambda: len(at.engine.asked) > 1)
+        await await_until(lambda: len(at.engine.asked) > 1)
         del at.callers.actors[ALICE.id]
         at.engine.behaviour.hold.set()  # type: ignore[union-attr]
         failed = await wait_for(at, DocumentState.FAILED)
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])
     assert failed.error == "the key that uploaded this file has ended: upload the file again with another key"
     assert failed.chunks == 0
 
@@ -253,12 +227,12 @@ async def test_a_model_that_is_gone_fails_the_document(tmp_path: Path) -> None:
     async with open_service(tmp_path, EmbeddingScript(asyncio.Event())) as at:
         await open_table(at)
         await at.service.add_document("t", LONG, build_context())
-        await until(lambda: len(at.engine.asked) > 1)
+        await await_until(lambda: len(at.engine.asked) > 1)
     async with open_service(tmp_path, names=()) as at:
         failed = await wait_for(at, DocumentState.FAILED)
         assert "'e'" in (failed.error or "") or " e" in (failed.error or "")
         assert (failed.chunks, await list_texts(at)) == (0, [])
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])
 
 
 async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
@@ -266,7 +240,7 @@ async def test_errors_that_pass_are_tried_again(tmp_path: Path) -> None:
         await open_table(at)
         at.engine.behaviour = EmbeddingScript(error=EngineBusy("busy", retry_after=0.05), error_after=None)
         await at.service.add_document("t", FileUpload("a.txt", b"apples"), build_context())
-        await until(lambda: len(at.engine.asked) > 2)
+        await await_until(lambda: len(at.engine.asked) > 2)
         at.engine.behaviour = EmbeddingScript()
         assert (await wait_for(at, DocumentState.READY)).chunks == 1
 
@@ -289,7 +263,7 @@ async def test_a_document_that_waits_says_so_and_resumes(tmp_path: Path) -> None
         at.engine.behaviour = EmbeddingScript()  # a later look goes on
         ready = await wait_for(at, DocumentState.READY)
         assert (ready.error, await list_texts(at), ready.id) == (None, ["apples"], waiting.id)
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])
 
 
 @pytest.mark.parametrize("deaths", [2, 3])
@@ -300,7 +274,7 @@ async def test_an_engine_that_dies_is_tried_again_twice(tmp_path: Path, deaths: 
         asked = len(at.engine.asked)
         await at.service.add_document("t", FileUpload("a.txt", b"apples"), build_context())
         if deaths == 2:
-            await until(lambda: len(at.engine.asked) >= asked + 2)
+            await await_until(lambda: len(at.engine.asked) >= asked + 2)
             at.engine.behaviour = EmbeddingScript()
             assert (await wait_for(at, DocumentState.READY)).error is None
         else:
@@ -348,11 +322,11 @@ async def test_a_file_sent_again_while_it_fails_fails_again(
         await open_table(at)
         upload = FileUpload("a.json", b'{"a": ')
         await at.service.add_document("t", upload, build_context())
-        await until(is_removing.is_set)
+        await await_until(is_removing.is_set)
         again = await at.service.add_document("t", upload, build_context())
         assert again.state is DocumentState.INDEXING
         may_remove.set()
-        await until(lambda: at.list_uploads() == [] and not at.jobs._results)
+        await await_until(lambda: at.list_uploads() == [] and not at.jobs._results)
         await wait_for(at, DocumentState.FAILED)
 
 
@@ -374,7 +348,9 @@ async def test_a_file_sent_again_while_the_tables_pause_is_kept(
             upload = FileUpload("a.txt", b"apples")
             accepted = await at.service.add_document("t", upload, build_context())
             is_accepted = True
-            await until(lambda: not at.jobs._results)  # its job ended, and a later search starts it again
+            await await_until(
+                lambda: not at.jobs._results
+            )  # its job ended, and a later search starts it again
             stored = at.list_uploads()
             with pytest.raises(KnowledgeUnavailable):
                 await (other if is_other_process else at).service.add_document("t", upload, build_context())
@@ -420,18 +396,18 @@ async def test_split_documents_of_all_projects_have_a_bound(
         monkeypatch.setattr(ServedEmbeddingModels, "embed", embed_late)
         turns = at.jobs._turns
         await at.service.add_document("t", APPLES, build_context())
-        await until(lambda: turns.running_characters)
+        await await_until(lambda: turns.running_characters)
         for actor in (BOB, LOCAL_ANONYMOUS):
             for name in ("b.txt", "c.txt"):
                 await at.service.add_document("t", replace(APPLES, name=name), build_context(actor))
-        await until(lambda: turns.readings.waiting_count or names[1:])  # all reading places are taken
+        await await_until(lambda: turns.readings.waiting_count or names[1:])  # all reading places are taken
         assert (names, turns.running_characters) == (["a.txt"], len(APPLES.content))
         may_embed.set()
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])
         for actor in actors:
             listed = await at.service.list_documents(actor, "t")
             assert {document.state for document in listed.items} == {DocumentState.READY}
-        await until(lambda: not at.jobs._results)
+        await await_until(lambda: not at.jobs._results)
         assert (len(names), turns.running_characters, turns.kept_characters) == (5, 0, 0)
 
 
@@ -447,7 +423,7 @@ async def test_a_document_that_waits_for_its_turn_counts_and_holds_up_no_reading
         at.engine.behaviour = EmbeddingScript(error=EngineBusy("busy"), error_after=None)
         for name in ("a.txt", "b.txt", "c.txt"):
             await at.service.add_document("t", replace(APPLES, name=name), build_context())
-        await until(lambda: len(names) == 3)  # each fails, and waits with its split document
+        await await_until(lambda: len(names) == 3)  # each fails, and waits with its split document
         begin, hold = at.index.begin_document, asyncio.Event()
 
         async def begin_late(project: str, table: str, document: DocumentInput) -> DocumentInfo:
@@ -457,11 +433,11 @@ async def test_a_document_that_waits_for_its_turn_counts_and_holds_up_no_reading
         monkeypatch.setattr(at.index, "begin_document", begin_late)
         turns = at.jobs._turns
         size = len(APPLES.content)
-        await until(lambda: turns.jobs.waiting_count == 1 and turns.running_characters == 2 * size)
+        await await_until(lambda: turns.jobs.waiting_count == 1 and turns.running_characters == 2 * size)
         assert turns.kept_characters == size
         at.engine.behaviour = EmbeddingScript()
         hold.set()
-        await until(lambda: at.list_uploads() == [] and not at.jobs._results)
+        await await_until(lambda: at.list_uploads() == [] and not at.jobs._results)
         assert (len(names), turns.running_characters, turns.kept_characters) == (3, 0, 0)
 
 
@@ -473,7 +449,7 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
             at.engine.behaviour = EmbeddingScript(hold)
             asked = len(at.engine.asked)
             document = await at.service.add_document("t", LONG, build_context())
-            await until(partial(has_asked, at, asked + 1))
+            await await_until(partial(has_asked, at, asked + 1))
             with pytest.raises(Conflict, match="is being read"):
                 await at.service.rename_table(ALICE, "t", "u")
             await at.service.delete_document(ALICE, "t", document.id)
@@ -481,10 +457,10 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
                 await at.service.add_document("t", replace(LONG, name="b.txt"), build_context())
             await at.service.delete_table(ALICE, "t")
             hold.set()
-            await until(lambda: at.list_uploads() == [])
+            await await_until(lambda: at.list_uploads() == [])
             assert await at.service.list_tables(ALICE) == ()
             # A job that ends later would remove the next upload of the same file.
-            await until(lambda: not at.jobs._results)
+            await await_until(lambda: not at.jobs._results)
 
 
 async def test_a_project_without_room_keeps_no_file(tmp_path: Path) -> None:
@@ -493,6 +469,6 @@ async def test_a_project_without_room_keeps_no_file(tmp_path: Path) -> None:
         await add(at, "a.txt", "apples")
         with pytest.raises(KnowledgeLimitReached):
             await add(at, "b.txt", "pears")
-        await until(lambda: at.list_uploads() == [])  # the search for files may have started a job
+        await await_until(lambda: at.list_uploads() == [])  # the search for files may have started a job
         with pytest.raises(NotFound):
             await at.service.get_document(ALICE, "t", "nowhere")

@@ -8,9 +8,10 @@ import pytest
 
 from antiphon.retrieval.base import DocumentState
 from tests.services.knowledge.ingesting import make_text, open_place
-from tests.services.knowledge.test_documents import list_texts, until, wait_for
 from tests.support.docs import ROOT
+from tests.support.knowledge import list_texts, wait_for
 from tests.support.knowledge_database import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.waiting import await_until
 
 
 def kill_after(directory: Path, words: int, reports: int, address: str | None) -> int:
@@ -50,4 +51,4 @@ async def test_a_killed_ingest_goes_on(
         texts = await list_texts(at)
         assert " ".join(texts) == make_text(words)
         assert (document.chunks, len(set(texts))) == (len(texts), len(texts))
-        await until(lambda: at.list_uploads() == [])
+        await await_until(lambda: at.list_uploads() == [])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from functools import partial
 
-import psutil
 import pytest
 
 from antiphon.engines.base import SequenceStarted, TextPiece, TokenRequest, TokenSegment
@@ -17,6 +16,8 @@ from antiphon.engines.host.ray.node import probe_cluster, require_resources
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
 from antiphon.testing import check_token_engine
 from tests.support.docs import ROOT
+from tests.support.ray_replicas import find_replicas
+from tests.support.waiting import await_until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,25 +35,6 @@ ENDLESS = "tests.engines.host.ray.engines:endless"
 
 def asking(first: int = 1, length: int = 3) -> TokenRequest:
     return TokenRequest((TokenSegment(tuple(range(first, first + length))),), 1_000_000)
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
-def find_replicas(application: str) -> list[int]:
-    """The processes of an application's replicas."""
-    begin = f"ray::ServeReplica:{application}:"
-    return [each.pid for each in psutil.process_iter() if begin in " ".join(named(each))]
-
-
-def named(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 async def test_the_conformance_kit_passes_through_ray_serve(driver) -> None:
@@ -89,7 +71,7 @@ async def test_a_killed_replica_ends_started_sequences_only(driver) -> None:
             assert isinstance(await waiting, EngineLost)
         for each in running:
             assert isinstance(await fail(each), EngineDied)
-        await until(lambda: told[-1] == "" and len(told) >= 3)
+        await await_until(lambda: told[-1] == "" and len(told) >= 3, PATIENCE)
         assert told[0] == "" and "no replica of killed" in told[1]
         again = engine.generate(asking())
         assert isinstance(await anext(again), SequenceStarted)
@@ -132,7 +114,7 @@ async def fail(events) -> Exception | None:
 
 async def test_equal_prompts_go_to_one_replica(driver) -> None:
     async with driver("pair", ENDLESS, replicas=2) as engine:
-        await until(lambda: len(engine.table.names) == 2)
+        await await_until(lambda: len(engine.table.names) == 2, PATIENCE)
         streams = []
         for prompt in (1, 1, 1, 200, 200, 200):
             streams.append(engine.generate(asking(prompt, 64)))
@@ -153,7 +135,7 @@ async def test_replicas_stay_until_the_docs_command_removes_them(driver, cluster
     token = {"RAY_ADDRESS": cluster.address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token}
     run = partial(subprocess.run, env=os.environ | token, timeout=PATIENCE, check=True)
     await asyncio.to_thread(run, [sys.executable, "-c", code])
-    await until(lambda: not find_replicas("antiphon-staying"))
+    await await_until(lambda: not find_replicas("antiphon-staying"), PATIENCE)
 
 
 async def test_a_model_that_cannot_load_is_told_with_its_reason(driver) -> None:

@@ -14,8 +14,9 @@ import httpx2
 import pytest
 
 from antiphon.engines.host.ray.config import ClusterAddress
-from tests.engines.host.ray.test_driver import find_replicas
+from tests.support.ray_replicas import find_replicas
 from tests.support.server import Server, serving
+from tests.support.waiting import await_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200), pytest.mark.filterwarnings("ignore")]
 
@@ -86,12 +87,6 @@ def count_replicas(server: Server, model: str) -> int:
     return counts[-1] if counts else 0
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.1)
-
-
 async def test_replicas_answer_alike(joined: Server) -> None:
     async with open_client(joined) as client:
         bodies = [complete("pair", "Antiphon is", 24) | {"logprobs": 1, "n": 2} for _ in range(8)]
@@ -104,7 +99,7 @@ async def test_replicas_answer_alike(joined: Server) -> None:
 
 
 async def test_a_killed_replica_costs_only_its_running_streams(joined: Server, record_property) -> None:
-    await until(lambda: count_replicas(joined, "pair") == 2)
+    await await_until(lambda: count_replicas(joined, "pair") == 2, PATIENCE)
     async with open_client(joined) as client, asyncio.TaskGroup() as group:
         bodies = [complete("pair", f"Number {number} is", 300) for number in range(STREAMS)]
         tasks = [group.create_task(stream(client, body)) for body in bodies]
@@ -112,8 +107,8 @@ async def test_a_killed_replica_costs_only_its_running_streams(joined: Server, r
         os.kill(find_replicas("antiphon-pair")[0], signal.SIGKILL)
         killed = time.monotonic()
         assert (await client.get("/health/ready")).status_code == 200
-        await until(lambda: count_replicas(joined, "pair") == 1)
-        await until(lambda: count_replicas(joined, "pair") == 2)
+        await await_until(lambda: count_replicas(joined, "pair") == 1, PATIENCE)
+        await await_until(lambda: count_replicas(joined, "pair") == 2, PATIENCE)
         record_property("whole_after_s", round(time.monotonic() - killed, 1))
     ends = Counter(task.result() for task in tasks)
     record_property("ends", dict(ends))
@@ -122,7 +117,7 @@ async def test_a_killed_replica_costs_only_its_running_streams(joined: Server, r
 
 
 async def test_a_replica_comes_and_goes_without_a_lost_answer(joined: Server, record_property) -> None:
-    await until(lambda: count_replicas(joined, "growing") == 1)
+    await await_until(lambda: count_replicas(joined, "growing") == 1, PATIENCE)
     few, none = asyncio.Event(), asyncio.Event()
     ends: Counter[str] = Counter()
 
@@ -134,16 +129,18 @@ async def test_a_replica_comes_and_goes_without_a_lost_answer(joined: Server, re
         group.create_task(ask_until(none, client, 0))
         for number in range(1, 12):
             group.create_task(ask_until(few, client, number))
-        await until(lambda: count_replicas(joined, "growing") == 2)
+        await await_until(lambda: count_replicas(joined, "growing") == 2, PATIENCE)
         few.set()
-        await until(lambda: count_replicas(joined, "growing") == 1)
+        await await_until(lambda: count_replicas(joined, "growing") == 1, PATIENCE)
         none.set()
     record_property("ends", dict(ends))
     assert ends.keys() == {"done"}
 
 
 async def test_a_model_without_replicas_is_named(joined: Server) -> None:
-    await until(lambda: len(find_replicas("antiphon-growing")) == 1)  # the removed one has ended
+    await await_until(
+        lambda: len(find_replicas("antiphon-growing")) == 1, PATIENCE
+    )  # the removed one has ended
     os.kill(find_replicas("antiphon-growing")[0], signal.SIGKILL)
     async with open_client(joined) as client:
         async with asyncio.timeout(PATIENCE):
