@@ -3,7 +3,7 @@
 # One environment, .venv: `make serve` installs the locked runtime there, `make test` and `make check` add the locked
 # test tools. The tests also speak with clients that cannot share it: each has an environment in .venvs. Each step
 # leaves a stamp, so that the next call installs nothing. Packages are not compiled when they are installed but when
-# they are first imported: that halves a cold install.
+# they are first imported: that halves a cold install. What tests import is compiled once, before the first of them.
 
 PYTHON ?= python3
 ARGS ?=
@@ -40,6 +40,22 @@ CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site no
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 
+# What the tests import of each client.
+IMPORTS_fireworks := fireworks
+IMPORTS_fireworks-client := fireworks.client
+IMPORTS_jamai := jamaibase
+IMPORTS_pydantic-ai := pydantic_ai.embeddings.openai, pydantic_ai.models.openai
+IMPORTS_sdks := instructor, langchain_openai, litellm, llama_index.core.agent.workflow, llama_index.llms.openai_like
+IMPORTS_sgp := scale_gp
+IMPORTS_vendors := anthropic, google.genai
+
+# Folders of tests that need no service, no server as a process and no sandbox; and files there that do.
+QUICK_TESTS := auth constraints dialects domain engines/sampling engines/vendors memory pipeline rendering settings
+SLOW_TESTS := constraints/test_checker.py rendering/test_environment.py rendering/test_request_template.py
+TEST_FOLDERS = $(patsubst tests/%/,%,$(sort $(wildcard tests/*/ tests/engines/*/)))
+# Tests that need client libraries in environments of their own, Node.js or a browser.
+CLIENT_TESTS := tests/contract tests/e2e/test_browser.py
+
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0
 
@@ -48,7 +64,7 @@ TORCH ?= torch==2.13.0
 BENCH := $(filter-out first_start make_model memory model_files prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve native install test check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test
+.PHONY: help serve native install installed test quick clients check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,11 +76,25 @@ native: system .venv/native-$(BACKEND).stamp ## Build llama.cpp for this machine
 
 cluster: system .venvs/cluster/made.stamp ## Make .venvs/cluster with vLLM and Ray Serve (2 GB; TORCH="torch==2.13.0")
 
-install: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Make .venv with the runtime and the test tools, and the clients' .venvs
+install: installed ## Make .venv with the runtime and the test tools, and the clients' .venvs
+
+# A make of its own makes the environments beside each other.
+installed: .venv/made.stamp
+	@$(MAKE) --no-print-directory --jobs=$(shell getconf _NPROCESSORS_ONLN) \
+		.venv/test.stamp $(CLIENT_STAMPS) .venv/compiled.stamp .venvs/minilm/fetched.stamp
 
 # xdist waits for ever when it replaces a worker that ended: the others go on without it, and the test it died in fails.
-test: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run every test but the soak, on every core (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest -n auto --max-worker-restart 0 --dist loadfile $(ARGS)
+RUN_TESTS := $(BIN)/python -m pytest -n auto --max-worker-restart 0 --dist loadfile
+
+test: installed ## Run every test but the soak, on every core (ARGS="-k words" chooses)
+	@$(RUN_TESTS) $(ARGS)
+
+quick: .venv/test.stamp ## Run the tests that take a minute and need no service, before each commit
+	@$(RUN_TESTS) --quiet $(SLOW_TESTS:%=--ignore=tests/%) $(QUICK_TESTS:%=tests/%) $(ARGS)
+	@echo "Left out: $(SLOW_TESTS) $(filter-out $(QUICK_TESTS) engines fixtures support %__pycache__,$(TEST_FOLDERS))"
+
+clients: installed ## Run the tests with client libraries, Node.js and a browser
+	@$(RUN_TESTS) $(CLIENT_TESTS) $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check
@@ -73,7 +103,7 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/python scripts/generate_docs.py --check
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
-soak: .venv/test.stamp $(CLIENT_STAMPS) .venvs/minilm/fetched.stamp ## Run the tests that take minutes
+soak: installed ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile soak --timeout 1200 $(ARGS)
 
 # One vLLM serves all tests of a file, in their order.
@@ -189,6 +219,12 @@ MODEL_FLAGS = $(if $(SETTINGS_FILE),,$(if $(findstring --model,$(ARGS)),,--model
 	@$(INSTALL) $(LOCKED) requirements/test.txt
 	@touch $@
 
+# Each worker of `make test` would compile all tests. What cannot be collected fails there, not here.
+.venv/compiled.stamp: .venv/test.stamp
+	@echo "Compiling the tests"
+	-@$(BIN)/python -m pytest --collect-only --quiet > /dev/null
+	@touch $@
+
 # The gateway's environment with the extra ray and the test tools: tests of Ray run in it.
 IN_RAY = $(PIP) --python .venvs/ray/bin/python install --no-compile
 
@@ -218,6 +254,7 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 	@rm -rf .venvs/$*
 	@$(PYTHON) -m venv --without-pip .venvs/$*
 	@$(PIP) --python .venvs/$*/bin/python install --no-compile $(LOCKED) $<
+	@$(if $(IMPORTS_$*),LITELLM_LOCAL_MODEL_COST_MAP=True .venvs/$*/bin/python -W ignore -c "import $(IMPORTS_$*)")
 	@touch $@
 
 # Node and its npm lie in the wheel's own folder: the environment gets a link to each.

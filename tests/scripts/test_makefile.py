@@ -19,7 +19,7 @@ def test_help_is_the_default_and_names_every_target():
     text = (ROOT / "Makefile").read_text("utf-8")
     (listed,) = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)
     shown = re.findall(r"^  make ([\w-]+) +\S", make(), re.MULTILINE)
-    assert sorted(shown) == sorted(set(listed.split()) - {"system", "extras"})
+    assert sorted(shown) == sorted(set(listed.split()) - {"system", "extras", "installed"})
 
 
 def test_serve_takes_host_port_and_further_arguments():
@@ -85,6 +85,34 @@ def test_tests_get_every_client_from_its_lock_and_serve_none():
         assert re.search(rf"{environment} install .*--require-hashes .*requirements/{client}\.txt\n", told)
     assert re.search(r"npm-cli\.js.* --ignore-scripts ci\n", told)
     assert ".venvs" not in make("--dry-run", "--always-make", "serve")
+
+
+def test_what_tests_import_is_compiled_before_the_first_of_them():
+    told = make("--dry-run", "--always-make", "test")
+    for client in ("fireworks", "fireworks-client", "jamai", "sgp", "sdks", "pydantic-ai", "vendors"):
+        made, imported = (
+            told.index(f"requirements/{client}.txt\n"),
+            f'.venvs/{client}/bin/python -W ignore -c "import ',
+        )
+        assert made < told.index(imported)
+    assert told.index("--collect-only") < told.index("-m pytest -n auto")
+
+
+def test_quick_needs_no_client_and_names_what_it_leaves_out():
+    told = make("--dry-run", "--always-make", "quick")
+    assert ".venvs" not in told
+    ran = re.findall(r" tests/([\w/]+)", told)
+    ignored = re.findall(r" --ignore=tests/(\S+)", told)
+    (left_out,) = re.findall(r"Left out: ([\w/. ]+)", told)
+    assert ignored and all((ROOT / "tests" / each).is_file() and each in left_out.split() for each in ignored)
+    named = {*ran, *left_out.split()}
+    assert len(named) == len(ran) + len(left_out.split())
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        folder = file.parent.relative_to(ROOT / "tests")
+        assert folder in (Path(), Path("engines")) or named & {
+            folder.as_posix(),
+            *(each.as_posix() for each in folder.parents),
+        }, file
 
 
 def test_a_native_build_without_a_compiler_says_what_to_install(tmp_path):
