@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.support.hostile_constraints import GRAMMARS, REGEXES, SCHEMAS
-from tests.support.server import Server, serving
+from tests.support.server import Server
 
 MOST = 1.0
 """Seconds between two events of the stream: ten times what is wanted."""
@@ -101,24 +101,23 @@ async def outcomes(client: httpx2.AsyncClient, bodies: Sequence[bytes]) -> list[
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.soak), 5])
-async def test_a_running_stream_does_not_notice_hostile_constraints(every: int) -> None:
+async def test_a_running_stream_does_not_notice_hostile_constraints(every: int, server: Server) -> None:
     """Two constraints of each field and two large ones; the soak sends all."""
     few = (each[at % every :: every] for at, each in enumerate(BY_FIELD))
     fields = [*chain.from_iterable(few), *build_large()[:: min(every, 2)]]
     bodies = [body(max_tokens=90, **field) for field in fields]
-    with serving() as server:
-        for _ in range(ROUNDS):
-            async with client_of(server) as streaming, client_of(server) as asking:
-                alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
-                for _ in range(ALONE):
-                    await alone.stream()
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(beside.until(over))
-                    found = await outcomes(asking, bodies)
-                    over.set()
-                sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
-            if beside.largest < max(MOST, 3 * alone.largest):
-                break
+    for _ in range(ROUNDS):
+        async with client_of(server) as streaming, client_of(server) as asking:
+            alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
+            for _ in range(ALONE):
+                await alone.stream()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(beside.until(over))
+                found = await outcomes(asking, bodies)
+                over.set()
+            sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
+        if beside.largest < max(MOST, 3 * alone.largest):
+            break
     for field, (status, said) in zip(fields, found, strict=True):
         told = (str(field)[:80], status, str(said)[:300])
         assert status in (200, 400, 413) or (status, said["error"]["code"]) == BUSY, told
