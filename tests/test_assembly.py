@@ -25,7 +25,7 @@ from antiphon.processes.ipc import from_line, to_line
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, MemorySettings, Settings, encode_settings
 from antiphon.store.database import Database
-from antiphon.testing import FakeClock, ScriptedTokenEngine
+from antiphon.testing import FakeClock, ScriptedTokenEngine, flatten
 from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
@@ -93,7 +93,7 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     )
     request = GenerationRequest("m", (RawPrompt("Hello"),), output=Output(max_tokens=1))
     async with open_stream(engine, request, Context("r")) as events:
-        assert [event async for event in events]
+        assert [event async for event in flatten(events)]
     assert (host.requests[0].cache_salt == "") is shared
 
 

@@ -56,8 +56,7 @@ def lines(data: bytes):
 
 
 async def iterate(events):
-    for event in events:
-        yield event
+    yield events
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=DIALECTS)

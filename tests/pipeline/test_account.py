@@ -13,6 +13,7 @@ from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.events import (
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     ReasoningDelta,
@@ -42,7 +43,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine, flatten
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.http_server import LooseEngine
 
@@ -66,7 +67,7 @@ class Bench:
         self.context = Context("req-1", clock=books.clock)
 
     @asynccontextmanager
-    async def stream(self, output: Output = TEN) -> AsyncIterator[AsyncIterator[Event]]:
+    async def stream(self, output: Output = TEN) -> AsyncIterator[AsyncIterator[EventGroup]]:
         async with self.pipeline.run(
             GenerationRequest("m", (PROMPT,), output=output), self.context
         ) as events:
@@ -139,7 +140,7 @@ async def test_what_is_left_of_the_most_is_no_whole_step():
 
 async def hear(at: Bench, heard: list[Event]) -> None:
     async with at.stream(Output()) as events:
-        async for event in events:
+        async for event in flatten(events):
             heard.append(event)  # noqa: PERF401 - what came before an error stays
 
 
@@ -163,7 +164,7 @@ async def heard_by(at: Bench, first: int, limits: tuple[Limit, ...]) -> int:
     pieces = 0
     with suppress(RateLimited, BudgetExceeded, LargerThanLimit):
         async with at.stream(Output()) as events:
-            async for event in events:
+            async for event in flatten(events):
                 pieces += isinstance(event, TextDelta)
                 if pieces == first:
                     at.books.rulebook.update(limits, (PRICE,))
@@ -340,7 +341,7 @@ async def test_intent_precedes_events_and_completion_the_end():
 
     at = Bench(books, LooseEngine(events))  # type: ignore[arg-type]
     async with at.stream() as told:
-        async for event in told:
+        async for event in flatten(told):
             assert not books.ledger.entries or isinstance(event, Usage)
         assert books.ledger.entry.status == "ok"
 
@@ -350,7 +351,7 @@ async def test_intent_precedes_events_and_completion_the_end():
 
 async def left_at(at: Bench, wanted: type[Event] | None) -> None:
     async with at.stream(Output(max_tokens=50)) as events:
-        async for event in events:
+        async for event in flatten(events):
             if wanted is not None and isinstance(event, wanted):
                 break
 
@@ -379,7 +380,7 @@ async def test_a_deadline_that_passes_is_an_entry_of_its_own_kind():
     at = Bench(Books(*EVERYTHING), ScriptedAnswer(endless=True))
     at.context = structs.replace(at.context, deadline=at.books.clock.monotonic() + 5)
     async with at.stream(Output(max_tokens=50)) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 at.books.clock.advance(5)
                 break

@@ -32,6 +32,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import flatten
 from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.retrieval_engines import VectorEngine, list_messages, vector_of
@@ -115,7 +116,7 @@ async def test_references_come_first_and_the_engine_has_begun(index):
     bench = await Bench(index).fill()
     request = GenerationRequest("m", (Conversation(QUESTION),), retrieval=Retrieval("fruit", "yellow"))
     async with bench.pipeline.run(request, Context("r", clock=bench.books.clock)) as events:
-        kinds = [type(event) async for event in events]
+        kinds = [type(event) async for event in flatten(events)]
     assert kinds[:2] == [References, Started]
 
 
@@ -319,7 +320,7 @@ async def test_results_of_tools_may_follow_the_question(index):
 def test_the_request_log_keeps_ids_of_chunks_and_no_text():
     chunk = ReferencedChunk("17", "d1", "secret text", "Title", 2, "a.md", 0.5)
     answer = RecordedAnswer()
-    answer.add(References("sea", "default", "red boat", (chunk,)))
+    answer.add([References("sea", "default", "red boat", (chunk,))])
     kept = json.loads(answer.to_json())["references"]
     assert kept == {
         "table_id": "sea",

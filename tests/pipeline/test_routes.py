@@ -32,7 +32,7 @@ from antiphon.errors import (
 )
 from antiphon.limits.local import LocalLimiter
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
+from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
 from tests.support.accounting import Books, limit
 from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, get_engine
 
@@ -349,7 +349,7 @@ async def test_a_caller_who_leaves_rests_no_route():
     bench = build_bench("a")
     get_engine(bench, "a").script = ScriptedAnswer(endless=True)
     async with bench.pipeline.run(HELLO, Context("req-1", clock=bench.clock)) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 break
     state = bench.routes[0].state

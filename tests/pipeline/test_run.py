@@ -16,6 +16,7 @@ from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidVa
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import flatten
 from antiphon.testing.scripted_engine import FakeClock, ScriptedAnswer, ScriptedEngine, StreamEnding
 
 REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
@@ -49,7 +50,7 @@ async def test_tokens_of_candidates_count_when_the_caller_leaves(bench):
     at = bench(ScriptedAnswer(endless=True))
     request = replace(REQUEST, output=Output(best_of=5))
     async with at.run(request) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 break
     (line,) = at.logged()
@@ -125,7 +126,7 @@ async def test_a_missed_deadline_is_not_logged_as_a_left_caller(bench):
     at, clock = bench(ScriptedAnswer(endless=True)), FakeClock()
     context = Context("req-1", deadline=clock.monotonic() + 5, clock=clock)
     async with at.pipeline.run(REQUEST, context) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 clock.advance(5)
                 break

@@ -21,7 +21,7 @@ from antiphon.errors import DeadlineExceeded
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
+from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, flatten
 from antiphon.testing.scripted_token_engine import Hold
 from tests.support.accounting import Books, limit
 from tests.support.billing_vendor import serve_billing_vendor
@@ -46,7 +46,7 @@ async def read_until_late(
     events: list[Event] = []
     try:
         async with pipeline.run(request, context) as stream:
-            async for event in stream:
+            async for event in flatten(stream):
                 events.append(event)
                 if isinstance(context.clock, FakeClock):
                     context.clock.advance(pace)

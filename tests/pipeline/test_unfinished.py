@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage, UsageSource
+from antiphon.domain.events import (
+    Event,
+    EventGroup,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Measure, Window
 from antiphon.domain.messages import Message, Role
@@ -39,7 +48,7 @@ from antiphon.pipeline.late_settlements import open_late_settlements
 from antiphon.pipeline.run import Pipeline
 from antiphon.task_group import task_group
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon.testing import ScriptedEngine, flatten
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.billing_vendor import serve_billing_vendor
 from tests.support.waiting import await_until
@@ -89,6 +98,12 @@ class Vendor:
         return Usage(100 + self.images * self.image_tokens, made * self.choices)
 
 
+async def iterate_groups(events: AsyncGenerator[Event, None]) -> AsyncGenerator[EventGroup, None]:
+    """Yields each event alone."""
+    async for event in events:
+        yield (event,)
+
+
 @dataclass
 class VendorStream:
     """`PreparedRequest.stream` of a vendor, by the test's clock. The caller leaves after some seconds."""
@@ -100,15 +115,17 @@ class VendorStream:
     closed_at: list[float]
     sent_at: float = 0.0
 
-    async def __aenter__(self) -> AsyncIterator[Event]:
+    async def __aenter__(self) -> AsyncIterator[EventGroup]:
         self.context.record_sent()
         self.sent_at = self.context.clock.monotonic()
         self._events = self._generate()
-        return self._events
+        self._groups = iterate_groups(self._events)
+        return self._groups
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._groups.aclose()
         await self._events.aclose()
         self.closed_at.append(self.context.clock.monotonic() - self.sent_at)
 
@@ -344,7 +361,8 @@ async def test_who_leaves_an_answer_that_has_arrived_pays_the_bill(read: int):
                 accounting = replace(books.accounting, late_settlements=late_settlements)
                 models = ModelRegistry((Model("m", (ModelRoute(engine, "vendor"),), 1),))
                 pipeline = Pipeline(models, Metrics(), 5.0, accounting)
-                async with pipeline.run(request, Context("r")) as events:
+                async with pipeline.run(request, Context("r")) as groups:
+                    events = flatten(groups)
                     for _ in range(read):
                         await anext(events)
                 await await_until(lambda: books.ledger.entries, what="the row is complete")

@@ -5,7 +5,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.request_template import TemplateHelper
-from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon.testing import Script, ScriptedTokenEngine, flatten
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
@@ -25,7 +25,7 @@ def asking(*prompts, sampling=GREEDY, cache_salt="", **output):
 
 async def events_of(engine, request, context=None):
     async with open_stream(engine, request, context or Context("r")) as events:
-        return [event async for event in events]
+        return [event async for event in flatten(events)]
 
 
 async def answer(engine, request, context=None):

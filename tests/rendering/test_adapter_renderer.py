@@ -10,7 +10,7 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt, Sampli
 from antiphon.engines.base import Engine, EngineState, ObservableEngine, TokenizerEngine
 from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.renderer import AdapterRenderer, Renderer
-from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
+from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, flatten, scripted_info
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 from tests.support.waiting import PATIENCE
@@ -36,7 +36,7 @@ async def text_of(engine: Engine, choices: int = 1) -> list[str]:
     )
     texts = [""] * choices
     async with open_stream(engine, request, Context("r", clock=FakeClock())) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 texts[event.choice] += event.text
     return texts

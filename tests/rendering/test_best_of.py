@@ -10,7 +10,7 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing import Script, ScriptedTokenEngine, flatten, scripted_info
 from antiphon.testing.rules import open_stream
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here
@@ -85,7 +85,7 @@ async def test_what_candidates_make_is_told_while_nothing_is_given():
 async def test_leaving_ends_every_candidate():
     engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(sequences=2))
     async with open_stream(engine, asking(best_of=5, max_tokens=1000), Context("r")) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, CandidateTokens):
                 break
     assert tokens.ended_count == len(tokens.requests) > 0

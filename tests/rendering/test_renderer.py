@@ -34,7 +34,7 @@ from antiphon.testing import (
     check_engine,
     scripted_info,
 )
-from antiphon.testing.rules import open_stream
+from antiphon.testing.rules import flatten, open_stream
 from tests.support.chat_templates import FAMILIES, LLAMA, build_conversation, prove_here
 from tests.support.waiting import PATIENCE, await_until
 
@@ -52,7 +52,7 @@ def asking(*prompts, sampling=None, **output):
 
 async def events_of(engine, request, context=None):
     async with open_stream(engine, request, context or Context("r")) as events:
-        return [event async for event in events]
+        return [event async for event in flatten(events)]
 
 
 async def answer(engine, request, context=None):
@@ -381,9 +381,10 @@ async def test_started_comes_with_an_invisible_first_token():
     gate = asyncio.Event()
     engine, _ = renderer(Script(text="😀", hold=Hold(gate, after=1)))
     async with open_stream(engine, asking(), Context("r")) as events:
-        assert isinstance(await anext(events), Started)
+        (started,) = await anext(events)
+        assert isinstance(started, Started)
         gate.set()
-        assert await anext(events) == TextDelta(0, "😀", 2)
+        assert await anext(events) == [TextDelta(0, "😀", 2)]
 
 
 async def test_many_tokens_are_decoded_like_few():
@@ -548,7 +549,7 @@ async def test_a_choice_in_the_batch_means_the_request_has_begun():
 async def test_leaving_ends_every_sequence_at_once(choices):
     engine, tokens = renderer(Script(text=" the", endless=True))
     async with open_stream(engine, asking(choices=choices), Context("r")) as events:
-        async for event in events:
+        async for event in flatten(events):
             if isinstance(event, TextDelta):
                 break
     load = (await tokens.info()).load

@@ -19,7 +19,7 @@ from antiphon.domain.request import (
 from antiphon.engines.base import RequestSize
 from antiphon.errors import EngineUnavailable, RequestError
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine
+from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, flatten
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
@@ -84,5 +84,5 @@ async def test_texts_whose_vectors_are_asked_for_have_a_size():
 async def test_how_long_it_queued_is_told_with_its_first_token():
     renderer = Renderer(ScriptedTokenEngine(Script(text="Yes.")), prove=prove_here)
     async with open_stream(renderer, GenerationRequest("m", (TEN,)), Context("r")) as events:
-        started = await anext(events)
+        started = await anext(flatten(events))
     assert isinstance(started, Started) and started.queued is not None and 0 <= started.queued < 10

@@ -26,7 +26,7 @@ class Source:
         try:
             for number in range(self.count):
                 self.given += 1
-                yield (self, number)
+                yield [(self, number)]
                 await asyncio.sleep(0)
             if self.wait is not None:
                 await self.wait.wait()
@@ -37,17 +37,24 @@ class Source:
 
 
 async def collected(events, into):
-    async for item in events:
-        into.append(item)
+    async for items in events:
+        into += items
 
 
 @pytest.mark.parametrize("streams", [1, 3])
 async def test_every_item_comes_in_the_order_of_its_stream(streams):
     sources = [Source(200) for _ in range(streams)]
-    got = [item async for item in merge([source.items() for source in sources])]
+    got = [item async for items in merge([source.items() for source in sources]) for item in items]
     for source in sources:
         assert [number for of, number in got if of is source] == list(range(200))
         assert source.closed
+
+
+async def test_items_that_arrive_together_are_a_group():
+    sources = [Source(5) for _ in range(3)]
+    events = merge([source.items() for source in sources])
+    assert [of for of, _ in await anext(events)] == sources
+    await events.aclose()
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -102,8 +109,8 @@ async def test_a_slow_reader_makes_the_streams_wait():
     await anext(events)
     for _ in range(500):
         await asyncio.sleep(0)
-    # One more of each waits at the full queue.
-    assert sum(source.given for source in sources) <= MOST_WAITING + 1 + len(sources)
+    # The reader has one of each, and one more of each waits at the full queue.
+    assert sum(source.given for source in sources) <= MOST_WAITING + 2 * len(sources)
     await events.aclose()
 
 
@@ -164,7 +171,7 @@ async def test_nothing_stays_of_streams_that_failed(streams, apart):
         its = Held()
         held.append(ref(its))
         for number in range(count):
-            yield number
+            yield [number]
         raise EngineDied("gone")
 
     async def read():

@@ -22,7 +22,7 @@ from antiphon.dialects.jamai.features import FEATURES
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.models import Aliases
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
@@ -181,7 +181,7 @@ def request_bytes(
 
 
 class LooseEngine(ScriptedEngine):
-    """An engine that yields a test's events, even if they break the contract."""
+    """An engine that yields a test's events, each alone, even if they break the contract."""
 
     def __init__(self, events: Callable[[], AsyncGenerator[Event, None]]) -> None:
         super().__init__()
@@ -193,9 +193,14 @@ class LooseEngine(ScriptedEngine):
     @asynccontextmanager
     async def stream(
         self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        async with aclosing(self._create_events()) as events:
-            yield events
+    ) -> AsyncGenerator[AsyncIterator[EventGroup], None]:
+        async with aclosing(self._create_events()) as events, aclosing(_group(events)) as groups:
+            yield groups
+
+
+async def _group(events: AsyncIterator[Event]) -> AsyncGenerator[EventGroup, None]:
+    async for event in events:
+        yield (event,)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage, UsageSource
+from antiphon.domain.events import (
+    Event,
+    EventGroup,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    Usage,
+    UsageSource,
+)
 from antiphon.domain.messages import MediaContent, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.base import RequestSize
@@ -35,7 +44,7 @@ class VendorDouble(ScriptedEngine):
     @asynccontextmanager
     async def stream(
         self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+    ) -> AsyncGenerator[AsyncIterator[EventGroup], None]:
         self.requests.append(request)
         events = _iterate(self._vendor_answer(request))
         try:
@@ -44,9 +53,9 @@ class VendorDouble(ScriptedEngine):
             await events.aclose()
 
 
-async def _iterate(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
+async def _iterate(events: Iterable[Event]) -> AsyncGenerator[EventGroup, None]:
     for event in events:
-        yield event
+        yield (event,)
 
 
 def say(text: str) -> list[Event]:

@@ -19,6 +19,7 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
+from antiphon.testing.rules import flatten
 from antiphon.testing.scripted_engine import ScriptedRequest
 
 PATIENCE = 2.0
@@ -254,10 +255,10 @@ class Retold(ScriptedEngine):
         async with super().stream(request, context) as events:
             yield self.retold(events)
 
-    async def retold(self, events):
-        async for event in events:
+    async def retold(self, groups):
+        async for event in flatten(groups):
             for each in self.told(event):
-                yield each
+                yield (each,)
 
     def told(self, event):
         return [event]

@@ -10,7 +10,7 @@ from antiphon.domain.events import FinishReason, Started
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineDied, EngineUnavailable
-from antiphon.testing import ScriptedAnswer, ScriptedEngine, check_engine
+from antiphon.testing import ScriptedAnswer, ScriptedEngine, check_engine, flatten
 from antiphon.testing.rules import interrupt, open_stream
 from antiphon.testing.scripted_engine import StreamEnding
 
@@ -66,4 +66,4 @@ async def test_it_refuses_while_it_is_not_ready() -> None:
         await engine.profile()
     engine.engine_state = EngineState.READY
     async with open_stream(engine, REQUEST, Context("r")) as events:
-        assert isinstance(await anext(events), Started)
+        assert isinstance(await anext(flatten(events)), Started)

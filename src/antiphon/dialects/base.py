@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from antiphon.domain.context import Context, Origin, RequestProgress, Span
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.models import (
@@ -112,7 +112,7 @@ class StreamEncoder(Protocol):
 class EventStream(Struct, frozen=True):
     """A response of server-sent events. Its status and headers are sent with the first event."""
 
-    events: AbstractAsyncContextManager[AsyncIterator[Event]]
+    events: AbstractAsyncContextManager[AsyncIterator[EventGroup]]
     encoder: StreamEncoder
     headers: Callable[[], Headers]
     """Returns further headers. It is called when the first event is sent."""
@@ -382,7 +382,7 @@ class Services(Protocol):
 
     def generate(
         self, request: GenerationRequest, context: Context
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         """Returns a context manager that gives the events of one generation. Raises ModelNotFound or
         PermissionDenied immediately, and other errors while the events are read."""
 

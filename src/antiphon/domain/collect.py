@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from antiphon.domain.events import (
     CandidateTokens,
     Delta,
-    Event,
+    EventGroup,
     Finished,
     FinishReason,
     PromptScored,
@@ -146,7 +146,7 @@ class _ChoiceCollector:
         return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks, speech)
 
 
-async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
+async def collect(groups: AsyncIterator[EventGroup]) -> CollectedGeneration:
     """Collects a whole stream. Raises the errors of the stream, and ValueError if the events are in a wrong
     order."""
     choices: defaultdict[int, _ChoiceCollector] = defaultdict(_ChoiceCollector)
@@ -155,21 +155,22 @@ async def collect(events: AsyncIterator[Event]) -> CollectedGeneration:
     prompt_scores: dict[int, Scores] = {}
     references: References | None = None
     unknown_citations: tuple[int, ...] = ()
-    async for event in events:
-        if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
-            choices[event.choice].add(event)
-        elif isinstance(event, Usage):
-            usage = event
-        elif isinstance(event, Started):
-            prompts = event.prompts
-        elif isinstance(event, PromptScored):
-            prompt_scores[event.prompt] = event.scores
-        elif isinstance(event, References):
-            references = event
-        elif isinstance(event, UnknownCitations):
-            unknown_citations = event.numbers
-        elif not isinstance(event, CandidateTokens):
-            choices[event.choice].add(event)
+    async for group in groups:
+        for event in group:
+            if isinstance(event, TextDelta):  # tested first, since it is the most frequent event
+                choices[event.choice].add(event)
+            elif isinstance(event, Usage):
+                usage = event
+            elif isinstance(event, Started):
+                prompts = event.prompts
+            elif isinstance(event, PromptScored):
+                prompt_scores[event.prompt] = event.scores
+            elif isinstance(event, References):
+                references = event
+            elif isinstance(event, UnknownCitations):
+                unknown_citations = event.numbers
+            elif not isinstance(event, CandidateTokens):
+                choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
     collected = [

@@ -6,6 +6,8 @@ References before Started, and UnknownCitations before Usage if there are any.
 
 Started comes with the first token, so a failure before it is an ordinary error. If no token is made
 (`max_tokens` 0), Started comes when the first choice is complete. Errors are raised, not yielded.
+
+A stream is an asynchronous iterator of groups of events.
 """
 
 import dataclasses
@@ -328,3 +330,7 @@ RetrievalEvent = References | UnknownCitations
 """The events that retrieval adds to a stream."""
 
 Event = Started | PromptScored | Delta | Finished | CandidateTokens | RetrievalEvent | Usage
+
+EventGroup = Sequence[Event]
+"""Events that arrived together: in one network read of a vendor's answer, or in one step of an engine. They
+travel together to the caller, and are never empty."""

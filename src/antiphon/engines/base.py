@@ -9,7 +9,7 @@ contract:
 - one Started comes first, together with the first token. If the request makes no token, Started comes when
   the first choice is complete. Then TextDelta and Finished of the choices come in any interleaving, and
   CandidateTokens between them. Each choice has exactly one Finished, which is its last event. Usage comes
-  last, once;
+  last, once. The events come in groups, as they arrive; no group is empty;
 - errors are those of `antiphon.errors`; a request that fails before Started has made no token;
 - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare it again;
 - leaving the context of `stream` ends the work at once, in any state; the engine does not retry.
@@ -40,7 +40,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Usage
+from antiphon.domain.events import EventGroup, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import DeviceLayers, Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
@@ -99,9 +99,9 @@ class PreparedRequest(Protocol):
     def size(self) -> RequestSize:
         """The request's size, known before the engine computes anything."""
 
-    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Streams the events. Entering the context costs little. The work runs as the iterator is read, and
-        ends when the context is left."""
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
+        """Streams the events, in the groups in which they arrive. Entering the context costs little. The work
+        runs as the iterator is read, and ends when the context is left."""
 
 
 @runtime_checkable

@@ -187,7 +187,7 @@ class Application:
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
     ) -> None:
-        """Writes all events of a stream. Raises an error that occurs before the response has begun; a later
+        """Writes all events of a stream; a group of events is one write. Raises an error that occurs before the response has begun; a later
         error becomes the last event."""
 
         def build_headers() -> list[tuple[bytes, bytes]]:
@@ -197,9 +197,9 @@ class Application:
         last_event, encode = None, stream.encoder.encode
         try:
             with self._cancel_on_leave(request, connection):
-                async with stream.events as events:
-                    async for event in events:
-                        await writer.put(encode(event))
+                async with stream.events as groups:
+                    async for group in groups:
+                        await writer.put(b"".join(map(encode, group)))
             last_event = stream.encoder.end()
         except ClientLeft:
             raise

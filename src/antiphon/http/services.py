@@ -18,7 +18,7 @@ from antiphon.dialects.base import (
     TokenizeCall,
 )
 from antiphon.domain.context import Context, Origin
-from antiphon.domain.events import Event
+from antiphon.domain.events import EventGroup
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
@@ -91,7 +91,7 @@ class ServerServices:
 
     def generate(
         self, request: GenerationRequest, context: Context
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return self._pipeline.run(request, context)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:

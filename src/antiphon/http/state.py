@@ -10,7 +10,7 @@ from starlette.types import Scope
 from antiphon.auth.base import TokenVerifier
 from antiphon.dialects.base import Dialect, Endpoint, TokenService
 from antiphon.domain.context import Clock, Context, SystemClock, Tracer
-from antiphon.domain.events import Event
+from antiphon.domain.events import EventGroup
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import ModelRegistry
@@ -35,7 +35,7 @@ class Runner(Protocol):
 
     def run(
         self, request: GenerationRequest, context: Context
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         """Returns a context of the generation's events. Entering it does no work; reading the iterator runs
         the generation, and leaving the context ends it."""
 

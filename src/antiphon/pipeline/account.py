@@ -19,7 +19,7 @@ from types import TracebackType
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
     CandidateTokens,
-    Event,
+    EventGroup,
     Finished,
     ReasoningDelta,
     SpeechDelta,
@@ -227,35 +227,36 @@ class RequestAccount:
 
     # --- counting ---
 
-    def count(self, event: Event) -> bool:
-        """Counts an event. Returns whether more tokens must be reserved first. The most frequent kind is
-        tested first: nearly all events of a stream are text deltas."""
-        if isinstance(event, TextDelta):
-            self.completion_tokens += event.tokens
-            if self._is_estimated:
-                self._text_bytes += measure_text(event.text)
-        elif isinstance(event, Finished):
-            self.completion_tokens += event.tokens
-            self.finish_reasons.append(event.reason)
-        elif isinstance(event, Started):
-            self._first_token_at = self._context.clock.monotonic()
-            self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-            self._queued_s, self._source = event.queued, event.source
-            self._is_estimated = event.source is UsageSource.ESTIMATED
-        elif isinstance(event, ReasoningDelta):
-            self.completion_tokens += event.tokens
-            self._reasoning_tokens += event.tokens
-            if self._is_estimated:
-                self._reasoning_bytes += measure_text(event.text)
-        elif isinstance(event, ToolCallStarted | ToolCallDelta | SpeechDelta | CandidateTokens):
-            self.completion_tokens += event.tokens
-            if self._is_estimated and not isinstance(event, CandidateTokens):
-                self._text_bytes += measure_delta(event)
-        elif isinstance(event, Usage):
-            self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-            self.completion_tokens = event.completion_tokens
-            self._reasoning_tokens, self._source = event.reasoning_tokens, event.source
-            self.has_usage = True
+    def count(self, group: EventGroup) -> bool:
+        """Counts events. Returns whether more tokens must be reserved before they are passed on. The most
+        frequent kind is tested first: nearly all events of a stream are text deltas."""
+        for event in group:
+            if isinstance(event, TextDelta):
+                self.completion_tokens += event.tokens
+                if self._is_estimated:
+                    self._text_bytes += measure_text(event.text)
+            elif isinstance(event, Finished):
+                self.completion_tokens += event.tokens
+                self.finish_reasons.append(event.reason)
+            elif isinstance(event, Started):
+                self._first_token_at = self._context.clock.monotonic()
+                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+                self._queued_s, self._source = event.queued, event.source
+                self._is_estimated = event.source is UsageSource.ESTIMATED
+            elif isinstance(event, ReasoningDelta):
+                self.completion_tokens += event.tokens
+                self._reasoning_tokens += event.tokens
+                if self._is_estimated:
+                    self._reasoning_bytes += measure_text(event.text)
+            elif isinstance(event, ToolCallStarted | ToolCallDelta | SpeechDelta | CandidateTokens):
+                self.completion_tokens += event.tokens
+                if self._is_estimated and not isinstance(event, CandidateTokens):
+                    self._text_bytes += measure_delta(event)
+            elif isinstance(event, Usage):
+                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+                self.completion_tokens = event.completion_tokens
+                self._reasoning_tokens, self._source = event.reasoning_tokens, event.source
+                self.has_usage = True
         # The final count of a vendor must not refuse the request.
         return self.completion_tokens > self.granted_tokens and not self.has_usage
 

@@ -10,7 +10,7 @@ from copy import copy
 
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Context, RequestProgress, Span
-from antiphon.domain.events import Event
+from antiphon.domain.events import EventGroup
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.values import replace
 from antiphon.errors import DeadlineExceeded, EngineError, ProviderError, RequestError
@@ -22,7 +22,7 @@ Embed = Callable[[EmbeddingRequest, Context], Awaitable[Embeddings]]
 Rerank = Callable[[RerankRequest, Context], Awaitable[Ranking]]
 """`Pipeline.rerank`."""
 
-Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
+Run = Callable[[GenerationRequest, Context], AbstractAsyncContextManager[AsyncIterator[EventGroup]]]
 """`Pipeline.run`."""
 
 

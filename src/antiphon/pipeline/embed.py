@@ -78,7 +78,7 @@ class EmbeddingStages(Struct, frozen=True):
         async with account:
             await account.reserve_early()
             async with OpenRoute(model, answer_on, context, self.policy, account) as answer:
-                account.count(Usage(answer.prompt_tokens, 0, source=answer.source))
+                account.count((Usage(answer.prompt_tokens, 0, source=answer.source),))
         return answer
 
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Usage
+from antiphon.domain.events import EventGroup, Usage
 from antiphon.domain.ledger import CANCELLED, OK, RouteTry
 from antiphon.domain.limits import Amounts, Limit, Measure, Subject
 from antiphon.domain.models import RouteCounts
@@ -170,7 +170,7 @@ class OpenRoute(Generic[T]):
         self._account = account
         self._affinity = affinity
         self.route = model.routes[0]
-        self._stream: AbstractAsyncContextManager[AsyncIterator[Event]] | None = None
+        self._stream: AbstractAsyncContextManager[AsyncIterator[EventGroup]] | None = None
 
     async def __aenter__(self) -> T:
         """Raises the error of the last try, or ProviderUnavailable or ProviderRateLimited if no route can be
@@ -240,8 +240,8 @@ class OpenRoute(Generic[T]):
             self.context = open_attempt(self.route, self._model, self.context, self.context.span)
 
     async def open_stream(
-        self, stream: AbstractAsyncContextManager[AsyncIterator[Event]]
-    ) -> AsyncIterator[Event]:
+        self, stream: AbstractAsyncContextManager[AsyncIterator[EventGroup]]
+    ) -> AsyncIterator[EventGroup]:
         """Enters a stream, which the end of this context leaves."""
         events = await stream.__aenter__()
         self._stream = stream

@@ -4,6 +4,7 @@ import json
 
 from antiphon.domain.events import (
     Event,
+    EventGroup,
     Finished,
     ReasoningDelta,
     SpeechDelta,
@@ -59,8 +60,12 @@ class RecordedAnswer:
         self._choices: dict[int, RecordedChoice] = {}
         self._references: References | None = None
 
-    def add(self, event: Event) -> None:
-        """Records an event of the stream."""
+    def add(self, group: EventGroup) -> None:
+        """Records events of the stream."""
+        for event in group:
+            self._add_event(event)
+
+    def _add_event(self, event: Event) -> None:
         if isinstance(event, TextDelta):
             self._get_choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):

@@ -7,13 +7,13 @@ The tags around the chunks are escaped in the chunks' texts.
 
 import re
 import unicodedata
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from itertools import chain
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.events import Event, TextDelta, Usage
+from antiphon.domain.events import EventGroup, TextDelta, Usage
 from antiphon.domain.messages import Message, Role, TextContent
 from antiphon.domain.request import (
     Conversation,
@@ -427,34 +427,26 @@ class ReferenceSearch:
         return [ranked[index] for index in ranking.order()]
 
 
-class ReferencedEvents:
-    """Iterates over the events of an answer. Before its usage, yields the citations that name no chunk of the
-    references, if there are any."""
+class CitationCheck:
+    """Finds the citations of an answer that name no chunk of its references, and puts them before its
+    usage."""
 
-    __slots__ = ("_chunk_count", "_events", "_pending", "_texts")
+    __slots__ = ("_chunk_count", "_texts")
 
-    def __init__(self, references: References, started: Event, events: AsyncIterator[Event]) -> None:
-        """`started`: the first event of the answer. `events`: its further events."""
+    def __init__(self, references: References) -> None:
         self._chunk_count = len(references.chunks)
-        self._events = events
         self._texts: dict[int, list[str]] = {}
-        self._pending: list[Event] = [started]
 
-    def __aiter__(self) -> "ReferencedEvents":
-        return self
-
-    async def __anext__(self) -> Event:
-        if self._pending:
-            return self._pending.pop()
-        event = await anext(self._events)
-        if isinstance(event, TextDelta):
-            self._texts.setdefault(event.choice, []).append(event.text)
-        elif isinstance(event, Usage):
-            texts = "\n".join("".join(parts) for _, parts in sorted(self._texts.items()))
-            if unknown := find_unknown_citations(texts, self._chunk_count):
-                self._pending.append(event)
-                return UnknownCitations(unknown)
-        return event
+    def check(self, group: EventGroup) -> EventGroup:
+        """Returns the events, with unknown citations before Usage if there are any."""
+        for position, event in enumerate(group):
+            if isinstance(event, TextDelta):
+                self._texts.setdefault(event.choice, []).append(event.text)
+            elif isinstance(event, Usage):
+                texts = "\n".join("".join(parts) for _, parts in sorted(self._texts.items()))
+                if unknown := find_unknown_citations(texts, self._chunk_count):
+                    return (*group[:position], UnknownCitations(unknown), *group[position:])
+        return group
 
 
 def _insert_before(

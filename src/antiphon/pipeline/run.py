@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import EventGroup
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.retrieval import References
 from antiphon.domain.values import replace
@@ -22,7 +22,7 @@ from antiphon.pipeline.embed import EmbeddingStages
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.remember import MemoryStages, RelevanceStages, remember
-from antiphon.pipeline.retrieve import ReferencedEvents, RetrievalStages
+from antiphon.pipeline.retrieve import CitationCheck, RetrievalStages
 from antiphon.pipeline.routing import find_affinity, resolve
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.spans import describe_references, open_generation, open_memory, open_retrieval
@@ -30,8 +30,8 @@ from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
 
-StartedEvents = tuple[Event, AsyncIterator[Event]]
-"""The first event of an answer, and all others."""
+StartedEvents = tuple[EventGroup, AsyncIterator[EventGroup]]
+"""The first events of an answer, and all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Pipeline:
 
     def run(
         self, request: GenerationRequest, context: Context
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         """Yields the events of a generation. The work starts when the iterator is read. Leaving the context
         ends the work at any point.
 
@@ -102,7 +102,7 @@ class Pipeline:
 
     async def _generate(
         self, model: Model, request: GenerationRequest, context: Context, account: RequestAccount
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of a generation, and closes its route and its account at the end, for any reason.
         Raises LedgerFull if a complete generation cannot be written to the ledger."""
         async with account:
@@ -113,17 +113,17 @@ class Pipeline:
             affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
             start = partial(start_generation, request)
             async with OpenRoute(model, start, context, self.policy, account, affinity) as (first, others):
-                event: Event | None = first
-                events = others
-                if references is not None:
-                    event, events = references, ReferencedEvents(references, first, others)
-                while event is not None:
-                    if account.count(event):
+                citations = None if references is None else CitationCheck(references)
+                group: EventGroup | None = first if references is None else (references, *first)
+                while group is not None:
+                    if citations is not None:
+                        group = citations.check(group)
+                    if account.count(group):
                         await account.grow()
                     if account.answer is not None:
-                        account.answer.add(event)
-                    yield event
-                    event = await anext(events, None)
+                        account.answer.add(group)
+                    yield group
+                    group = await anext(others, None)
 
     async def _prepare_conversation(
         self, model: Model, request: GenerationRequest, context: Context, account: RequestAccount
@@ -152,10 +152,10 @@ class Pipeline:
 
 
 async def start_generation(request: GenerationRequest, route: OpenRoute[StartedEvents]) -> StartedEvents:
-    """Starts a generation on one route, and waits for its first event."""
+    """Starts a generation on one route, and waits for its first events."""
     prepared = await prepare(route.engine, request, route.context)
     await route.begin(prepared.size)
     events = await route.open_stream(prepared.stream(route.context))
-    first_event = await anext(events)
+    first_events = await anext(events)
     route.record_first_event()
-    return first_event, events
+    return first_events, events

@@ -5,10 +5,10 @@ its counts.
 log-probabilities.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Event, EventGroup, Finished, FinishReason, Started, TextDelta
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
@@ -85,19 +85,21 @@ class ChoiceDecoder:
         self._finish_reason = FinishReason.STOP
         self._unreported_tokens = 0
 
-    async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+    async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of this choice: Started with its first token, deltas, Finished. Closes the
         sequence at once when the choice stops."""
+        group: list[Event] = []
         async with aclosing(sequence) as events:
             async for event in events:
-                for choice_event in self._convert_event(event):
-                    yield choice_event
+                group = self._convert_event(event)
                 if self._stop_filter.has_stopped:
                     break
-        for choice_event in self._end_events():
-            yield choice_event
+                if group:
+                    yield group
+                    group = []
+        yield [*group, *self._end_events()]
 
-    def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
+    def _convert_event(self, event: TokenEvent) -> list[Event]:
         """Converts an event of the sequence to events of the choice. Its Started has no counts, because
         `RequestTally` builds the request's own Started."""
         if isinstance(event, Steps):
@@ -105,30 +107,27 @@ class ChoiceDecoder:
             text = self._decode_steps(event)
             self.predicted_tokens += min(event.predicted, self.completion_tokens - tokens_before)
             self.mispredicted_tokens += event.mispredicted
-            if not tokens_before:
-                yield Started(0)
-            if text:
-                yield self._build_delta(text)
-        elif isinstance(event, SequenceStarted):
+            group: list[Event] = [self._build_delta(text)] if text else []
+            return group if tokens_before else [Started(0), *group]
+        if isinstance(event, SequenceStarted):
             self.cached_tokens, self.queue_seconds = event.cached_tokens, event.queued
         elif isinstance(event, SequenceFinished):
             if event.cause is StopCause.LENGTH:
                 self._finish_reason = FinishReason.LENGTH
             if not self.completion_tokens:
-                yield Started(0)
+                return [Started(0)]
+        return []
 
     def resume(self, held_bytes: bytes) -> None:
         """Starts with the first bytes of a character that is incomplete at the end of the prompt."""
         self._detokenizer.resume(held_bytes)
 
-    def _end_events(self) -> Iterator[Event]:
-        """Yields the rest of the text and the event that ends the choice."""
-        if not self._stop_filter.has_stopped:
-            last_text = self._flush()
-            if last_text:
-                yield self._build_delta(last_text)
+    def _end_events(self) -> list[Event]:
+        """Returns the rest of the text and the event that ends the choice."""
+        last_text = "" if self._stop_filter.has_stopped else self._flush()
+        group: list[Event] = [self._build_delta(last_text)] if last_text else []
         reason = FinishReason.STOP if self._stop_filter.has_stopped else self._finish_reason
-        yield self._build_finished(reason)
+        return [*group, self._build_finished(reason)]
 
     def _decode_steps(self, steps: Steps) -> str:
         """Returns the text of these tokens that the stop filter lets through. Tokens after a stop string are

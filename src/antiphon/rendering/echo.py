@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
-from antiphon.domain.events import Event, Finished, Scores, Started, TextDelta, join_scores
+from antiphon.domain.events import Event, EventGroup, Finished, Scores, Started, TextDelta, join_scores
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
@@ -85,24 +85,25 @@ class PromptEcho:
 
     def decode(
         self, decoder: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of a choice, with the prompt before the choice's own text."""
         decoder.resume(self.layout.incomplete)
         return self._insert_prompt(decoder.choice, decoder.decode(sequence))
 
     async def _insert_prompt(
-        self, choice: int, events: AsyncGenerator[Event, None]
-    ) -> AsyncGenerator[Event, None]:
+        self, choice: int, events: AsyncGenerator[EventGroup, None]
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of a choice with the prompt after Started. Waits until the engine has scored the
         prompt."""
         carried_scores: list[Scores] = []
         async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Started) and self._logprobs is not None:
-                    await self._logprobs.wait_until_scored()
-                for expanded in self._expand_event(event, choice, carried_scores):
-                    yield expanded
-                    await _pause_after_prompt(is_prompt=expanded is not event)
+            async for group in events:
+                for event in group:
+                    if isinstance(event, Started) and self._logprobs is not None:
+                        await self._logprobs.wait_until_scored()
+                    for expanded in self._expand_event(event, choice, carried_scores):
+                        yield (expanded,)
+                        await _pause_after_prompt(is_prompt=expanded is not event)
 
     def _expand_event(self, event: Event, choice: int, carried_scores: list[Scores]) -> Iterator[Event]:
         """Yields the event, and the prompt after Started. `carried_scores`: scores without text; they are
@@ -153,14 +154,15 @@ class PromptEcho:
 
 
 async def repeat_prompt(
-    choice: int, text: str, events: AsyncGenerator[Event, None]
-) -> AsyncGenerator[Event, None]:
+    choice: int, text: str, events: AsyncGenerator[EventGroup, None]
+) -> AsyncGenerator[EventGroup, None]:
     """Yields the events of a choice with a text before the choice's own text."""
     async with aclosing(events):
-        async for event in events:
-            yield event
-            if text and isinstance(event, Started):
-                yield TextDelta(choice, text)
+        async for group in events:
+            if text and isinstance(group[0], Started):
+                yield (group[0], TextDelta(choice, text), *group[1:])
+            else:
+                yield group
 
 
 async def generate_nothing(prompt_tokens: int) -> AsyncGenerator[TokenEvent, None]:

@@ -13,6 +13,7 @@ from antiphon.domain.events import (
     CandidateTokens,
     Delta,
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     PackedScores,
@@ -72,15 +73,18 @@ class PromptLogprobs:
                     self._complete()
                 yield event
 
-    async def insert_scores(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def insert_scores(
+        self, events: AsyncGenerator[EventGroup, None]
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of the choice that scores the prompt, with the scores after Started."""
         async with aclosing(events):
-            async for event in events:
-                yield event
-                if isinstance(event, Started) and self._shown_width is not None:
+            async for group in events:
+                if isinstance(group[0], Started) and self._shown_width is not None:
                     count = len(self._tokens)
                     scores = self.pack_scores(0, count, bytes(count), self._shown_width, with_ranks=True)
-                    yield PromptScored(self._prompt_index, scores)
+                    yield (group[0], PromptScored(self._prompt_index, scores), *group[1:])
+                else:
+                    yield group
 
     def pack_scores(
         self, begin: int, end: int, offsets: Sequence[int], width: int, *, with_ranks: bool = False
@@ -302,27 +306,30 @@ def _settle_width(
 
 
 async def choose_best(
-    events: AsyncGenerator[Event, None],
+    events: AsyncGenerator[EventGroup, None],
     decoders: Sequence[ScoredDecoder],
     prompt_count: int,
     choice_count: int,
-) -> AsyncGenerator[Event, None]:
+) -> AsyncGenerator[EventGroup, None]:
     """While candidates run, reports their tokens, also those of later winners, as CandidateTokens. Once all
     have ended, yields the events of the `choice_count` best candidates of each prompt, the best first. Equal
     candidates keep their order."""
     candidate_events: list[list[Delta | Finished]] = [[] for _ in decoders]
     async with aclosing(events):
-        async for event in events:
-            if not isinstance(event, Delta | Finished):
-                yield event
-                continue
-            candidate_events[event.choice].append(event)
-            if event.tokens:
-                yield CandidateTokens(event.tokens)
+        async for group in events:
+            shown_events: list[Event] = []
+            for event in group:
+                if not isinstance(event, Delta | Finished):
+                    shown_events.append(event)
+                    continue
+                candidate_events[event.choice].append(event)
+                if event.tokens:
+                    shown_events.append(CandidateTokens(event.tokens))
+            if shown_events:
+                yield shown_events
     candidate_count = len(decoders) // prompt_count
     for prompt in range(prompt_count):
         candidates = decoders[prompt * candidate_count : (prompt + 1) * candidate_count]
         ranked = sorted(candidates, key=lambda decoder: -decoder.compute_mean_logprob())
         for choice, decoder in enumerate(ranked[:choice_count], start=prompt * choice_count):
-            for event in candidate_events[decoder.choice]:
-                yield replace(event, choice=choice, tokens=0)
+            yield [replace(event, choice=choice, tokens=0) for event in candidate_events[decoder.choice]]

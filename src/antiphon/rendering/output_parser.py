@@ -13,6 +13,7 @@ from antiphon.constraints.grammar_types import Prelude, TextFrame
 from antiphon.domain.context import Clock
 from antiphon.domain.events import (
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     ReasoningDelta,
@@ -206,8 +207,11 @@ class OutputParser:
         return replace(self._model_info, pieces=self._model_info.pieces_showing(marks))
 
     def parse(
-        self, decoder: ChoiceDecoder, begin: ReasoningPosition | None, events: AsyncGenerator[Event, None]
-    ) -> AsyncGenerator[Event, None]:
+        self,
+        decoder: ChoiceDecoder,
+        begin: ReasoningPosition | None,
+        events: AsyncGenerator[EventGroup, None],
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of one choice, with calls and reasoning separated from text. `begin`: where the
         choice begins; None if no reasoning is separated."""
         reader = self._build_reader(begin)
@@ -331,12 +335,12 @@ class ChoiceParser:
         self._unreported_scores: list[Scores] = []
         self._unreported_ids: tuple[int, ...] = ()
 
-    async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def parse(self, events: AsyncGenerator[EventGroup, None]) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of the choice, with events for reasoning and calls in place of their text."""
         async with aclosing(events):
-            async for event in events:
-                for parsed_event in self._parse_event(event):
-                    yield parsed_event
+            async for group in events:
+                if parsed_events := [parsed for event in group for parsed in self._parse_event(event)]:
+                    yield parsed_events
 
     def _parse_event(self, event: Event) -> Iterator[Event]:
         """Yields the events that replace one event of the choice."""

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context
-from antiphon.domain.events import Event, Started, Usage
+from antiphon.domain.events import Event, EventGroup, Started, Usage
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
@@ -58,52 +58,57 @@ def build_deadline_error() -> DeadlineExceeded:
     )
 
 
-def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Yields the items of all streams as they arrive. The items of one stream stay in order. The first error
-    ends all streams and is raised.
+def merge(streams: Sequence[AsyncGenerator[Sequence[T], None]]) -> AsyncGenerator[Sequence[T], None]:
+    """Yields the items of all streams as they arrive; those that arrive together are a group. The items of
+    one stream stay in order. The first error ends all streams and is raised.
 
     A single stream is returned unchanged, because it needs no task and no queue.
     """
     return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
 
 
-Arrival = tuple[T] | AntiphonError | None
-"""An item in a tuple, the error that ended a stream, or None for the end of a stream."""
+Arrival = Sequence[T] | AntiphonError | None
+"""A group of items, the error that ended a stream, or None for the end of a stream."""
 
 
-async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+async def _merge_concurrently(
+    streams: Sequence[AsyncGenerator[Sequence[T], None]],
+) -> AsyncGenerator[Sequence[T], None]:
     """Yields the items of all streams. Each stream runs in its own task."""
     queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(MOST_WAITING)
+    errors: list[AntiphonError] = []  # an error in a variable would keep the whole request in memory
     async with task_group() as group:
         for stream in streams:
             group.create_task(_pump(stream, queue))
         running_count = len(streams)
         while running_count:
-            item = await _take_next(queue)
-            if item is None:
-                running_count -= 1
-            else:
-                yield item[0]
+            arrivals = [await queue.get()]
+            while not queue.empty():
+                arrivals.append(queue.get_nowait())
+            items: list[T] = []
+            while arrivals and not errors:
+                arrival = arrivals.pop(0)
+                if arrival is None:
+                    running_count -= 1
+                elif isinstance(arrival, AntiphonError):
+                    errors.append(arrival)
+                else:
+                    items += arrival
+            arrivals.clear()
+            arrival = None
+            if items:
+                yield items
+            if errors:
+                raise errors.pop()
 
 
-async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
-    """Returns the next item, or None when a stream has ended. Raises the error that ended a stream."""
-    arrival = await queue.get()
-    try:
-        if isinstance(arrival, AntiphonError):
-            raise arrival
-        return arrival
-    finally:
-        del arrival  # otherwise the error's traceback keeps the whole request in memory
-
-
-async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
+async def _pump(stream: AsyncGenerator[Sequence[T], None], queue: asyncio.Queue[Arrival[T]]) -> None:
     """Copies one stream to the queue. Errors are put into the queue too, because raising them here would
     cancel the reader. The traceback is removed, because it would refer to the queue."""
     try:
         async with aclosing(stream):
-            async for item in stream:
-                await queue.put((item,))
+            async for items in stream:
+                await queue.put(items)
     except AntiphonError as error:
         await queue.put(error.with_traceback(None))
     else:
@@ -142,12 +147,12 @@ class RenderedRequest:
         prediction = ready_request.shared_request.prediction if ready_request.charges_predictions else ()
         self.size = compute_size(ready_request.request, ready_request.fitted_prompts, len(prediction))
 
-    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         """Streams the events of all choices. Raises EngineUnavailable if the engine restarted after the
         request was prepared."""
         return aclosing(self._events(context))
 
-    async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+    async def _events(self, context: Context) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of all choices, with one Started first and the usage last."""
         if not self._is_current():
             raise EngineUnavailable(
@@ -161,7 +166,7 @@ class RenderedRequest:
         token_requests = build_token_requests(
             request, self._ready_request.shared_request, fitted_prompts, context.clock
         )
-        choice_events: list[AsyncGenerator[Event, None]] = []
+        choice_events: list[AsyncGenerator[EventGroup, None]] = []
         for decoder, (prompt, token_request) in zip(choice_set.decoders, token_requests, strict=True):
             decoded_events = self._decode_choice(decoder, prompt, token_request)
             parsed_events = parser.parse(decoder, prompt.begin, decoded_events)
@@ -181,17 +186,20 @@ class RenderedRequest:
             map_engine_death(choice_set.decoders),
             aclosing(choice_set.choose(enforce_deadline(merge(choice_events), context))) as events,
         ):
-            async for event in events:
-                if not isinstance(event, Started):
-                    yield event
-                elif not has_started:
-                    has_started = True
-                    yield tally.build_started()
-        yield tally.build_usage()
+            async for group in events:
+                if not any(isinstance(event, Started) for event in group):
+                    yield group
+                    continue
+                shown_events: list[Event] = [] if has_started else [tally.build_started()]
+                has_started = True
+                shown_events += [event for event in group if not isinstance(event, Started)]
+                if shown_events:
+                    yield shown_events
+        yield (tally.build_usage(),)
 
     def _decode_choice(
         self, decoder: ChoiceDecoder, prompt: FittedPrompt, token_request: TokenRequest
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[EventGroup, None]:
         """Yields the events of one choice."""
         scores = prompt.logprobs if token_request.prompt_logprobs is not None else None
         needs_engine = scores is not None or token_request.max_tokens > 0
@@ -256,8 +264,8 @@ async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[N
 
 
 def add_repeated_message(
-    events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
-) -> AsyncGenerator[Event, None]:
+    events: AsyncGenerator[EventGroup, None], choice: int, prompt: FittedPrompt
+) -> AsyncGenerator[EventGroup, None]:
     """Adds the conversation's last message to the beginning of a choice, if the prompt repeats it. No reader
     searches this message for calls and reasoning."""
     return repeat_prompt(choice, prompt.repeated_message, events) if prompt.repeated_message else events
@@ -268,7 +276,7 @@ class ChoiceSet(Struct, frozen=True):
 
     decoders: Sequence[ChoiceDecoder]
     """One decoder for each candidate, in the order of the prompts."""
-    choose: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+    choose: Callable[[AsyncGenerator[EventGroup, None]], AsyncGenerator[EventGroup, None]]
     """Maps the events of all candidates to the events of the choices."""
 
 

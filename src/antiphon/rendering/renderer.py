@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, SystemClock
-from antiphon.domain.events import Event
+from antiphon.domain.events import EventGroup
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
@@ -415,15 +415,15 @@ class RenderedAdapterRequest:
         self._build_missing_error = build_missing_error
         self.size = prepared.size
 
-    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return aclosing(self._events(context))
 
-    async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+    async def _events(self, context: Context) -> AsyncGenerator[EventGroup, None]:
         """Yields the request's events. Maps the engine's refusal of the adapter to an error of the model."""
         try:
-            async with self._prepared.stream(context) as events:
-                async for event in events:
-                    yield event
+            async with self._prepared.stream(context) as groups:
+                async for group in groups:
+                    yield group
         except InvalidValue as refused:
             if refused.param != ADAPTER:
                 raise

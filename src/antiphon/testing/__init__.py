@@ -6,6 +6,7 @@ broken rule.
 
 from antiphon.testing.embedding_kit import check_embedding_engine
 from antiphon.testing.engine_kit import check_engine
+from antiphon.testing.rules import flatten
 from antiphon.testing.scripted_engine import (
     EmbeddingScript,
     FakeClock,
@@ -32,5 +33,6 @@ __all__ = [
     "check_embedding_engine",
     "check_engine",
     "check_token_engine",
+    "flatten",
     "scripted_info",
 ]

@@ -16,6 +16,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import (
     CandidateTokens,
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     PromptScored,
@@ -39,6 +40,7 @@ from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
 from antiphon.testing.rules import (
     PATIENCE,
+    flatten,
     interrupt,
     open_stream,
     require,
@@ -57,8 +59,8 @@ async def _collect_events(engine: Engine, output: Output) -> list[Event]:
     """Returns the events of a greedy request; an empty list if the engine refuses the output."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), SamplingOptions(temperature=0.0), output)
     try:
-        async with open_stream(engine, request, Context("check")) as events:
-            return [event async for event in events]
+        async with open_stream(engine, request, Context("check")) as groups:
+            return [event async for event in flatten(groups)]
     except UnsupportedParameter:
         return []
 
@@ -271,17 +273,17 @@ class EngineProbe(Struct, frozen=True):
         )
 
     async def collect_events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
-        async with self.stream(request, context) as events:
-            return [event async for event in events]
+        async with self.stream(request, context) as groups:
+            return [event async for event in flatten(groups)]
 
     def stream(
         self, request: GenerationRequest, context: Context | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return open_stream(self.engine, request, context or Context("check"))
 
     async def generate(self, request: GenerationRequest) -> CollectedGeneration:
-        async with self.stream(request) as events:
-            return await collect(events)
+        async with self.stream(request) as groups:
+            return await collect(groups)
 
     async def require_idle(self, rule: str) -> None:
         """Requires the engine to have no work left, if it reports its load."""
@@ -451,8 +453,8 @@ async def _leave_at(probe: EngineProbe, event_type: type[Event]) -> float:
     """Leaves the stream at the first event of a kind. Returns the monotonic seconds at which leaving
     began."""
     limit = None if event_type in (Started, TextDelta) else 4
-    async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as events:
-        async for event in events:
+    async with probe.stream(probe.build_request(max_tokens=limit, choices=2)) as groups:
+        async for event in flatten(groups):
             if isinstance(event, event_type):
                 break
         return time.monotonic()
@@ -475,8 +477,8 @@ async def check_sizes(probe: EngineProbe) -> None:
     for request in (probe.build_request(), probe.build_request(STORY_PROMPT, OTHER_PROMPT, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
         await probe.require_idle("preparing a request takes no place")
-        async with prepared.stream(Context("check")) as events:
-            usage = [event async for event in events][-1]
+        async with prepared.stream(Context("check")) as groups:
+            usage = [event async for event in flatten(groups)][-1]
         max_tokens = 8 * len(request.prompts) * request.output.choices
         require(
             isinstance(usage, Usage) and prepared.size == RequestSize(usage.prompt_tokens, max_tokens),

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.models import Load
 from antiphon.domain.request import GenerationRequest, Sampling
 from antiphon.domain.values import Struct, field
@@ -107,11 +107,19 @@ async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asy
 @asynccontextmanager
 async def open_stream(
     engine: Engine, request: GenerationRequest, context: Context
-) -> AsyncGenerator[AsyncIterator[Event], None]:
-    """Yields the events of a request. The work ends when the block is left."""
+) -> AsyncGenerator[AsyncIterator[EventGroup], None]:
+    """Yields the groups of events of a request. The work ends when the block is left."""
     prepared = await engine.prepare(request, context)
-    async with prepared.stream(context) as events:
-        yield events
+    async with prepared.stream(context) as groups:
+        yield groups
+
+
+async def flatten(groups: AsyncIterator[EventGroup]) -> AsyncGenerator[Event, None]:
+    """Yields each event of the groups. Requires that no group is empty."""
+    async for group in groups:
+        require(group, "no group of events is empty")
+        for event in group:
+            yield event
 
 
 GREEDY = Sampling(temperature=0.0)

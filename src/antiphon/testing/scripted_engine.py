@@ -20,6 +20,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import (
     CandidateTokens,
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     Started,
@@ -262,7 +263,7 @@ SCRIPTED_PROFILE = Profile(
     engine="scripted",
 )
 
-OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
+OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[EventGroup]]]
 
 
 class ScriptedRequest(Struct, frozen=True):
@@ -271,7 +272,7 @@ class ScriptedRequest(Struct, frozen=True):
     size: RequestSize
     open_stream: OpenStream
 
-    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return self.open_stream(context)
 
 
@@ -322,7 +323,7 @@ class ScriptedEngine:
     @asynccontextmanager
     async def stream(
         self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+    ) -> AsyncGenerator[AsyncIterator[EventGroup], None]:
         """Streams a prepared request."""
         record = StreamRecord(request, context)
         self.streams.append(record)
@@ -375,8 +376,8 @@ class ScriptedEngine:
         if self.engine_state is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self.engine_state}", retry_after=1.0)
 
-    async def _generate_stream(self, record: StreamRecord) -> AsyncGenerator[Event, None]:
-        """Yields the events of one stream as scripted, and records how the stream ended."""
+    async def _generate_stream(self, record: StreamRecord) -> AsyncGenerator[EventGroup, None]:
+        """Yields the events of one stream as scripted, each alone, and records how the stream ended."""
         context = record.context
         now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
@@ -388,7 +389,7 @@ class ScriptedEngine:
                 if now() >= deadline:
                     raise TimeoutError
                 record.events += 1
-                yield event
+                yield (event,)
             record.ending = StreamEnding.COMPLETE
         except AntiphonError:
             record.ending = StreamEnding.FAILED

@@ -20,6 +20,7 @@ from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import MAX_STALE_CONNECTIONS, Provider, ProviderOptions
 from antiphon.errors import ProviderBroken, ProviderFailed, ProviderKeyRefused, ProviderTimeout, SettingsError
+from antiphon.testing import flatten
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import await_until
@@ -53,8 +54,8 @@ async def stream(
     engine, context = VendorEngine(provider, VendorModel(model, "first"), shown), Context("r")
     request = GenerationRequest(REQUEST.model, REQUEST.prompts, is_buffered=is_buffered)
     prepared = await engine.prepare(request, context)
-    async with prepared.stream(context) as events:
-        yield events
+    async with prepared.stream(context) as groups:
+        yield flatten(groups)
 
 
 async def read(provider: Provider, model: str = "fake", is_buffered: bool = False) -> str:

@@ -24,6 +24,7 @@ from antiphon.engines.vendors.engine import (
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
+from antiphon.testing import flatten
 from tests.support.billing_vendor import serve_billing_vendor
 
 TEXT = "word" * 100
@@ -99,7 +100,7 @@ async def test_the_time_in_which_a_reader_holds_an_answer_is_told():
         request = GenerationRequest("late", (Conversation((Message(Role.USER, TEXT),)),), output=TEN)
         try:
             async with (await engine.prepare(request, context)).stream(context) as events:
-                async for event in events:
+                async for event in flatten(events):
                     if isinstance(event, Started):
                         await asyncio.sleep(0.2)
         finally:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from antiphon.domain.collect import CollectedGeneration, collect
-from antiphon.domain.events import Event
+from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamDialect, VendorError, VendorModel
 from antiphon.engines.vendors.transport import EventSplitter
@@ -78,7 +78,7 @@ class VendorExchange:
         return exchanges
 
 
-async def iterate_async(events: Iterable[Event]) -> AsyncIterator[Event]:
-    """The events as an asynchronous iterator."""
+async def iterate_async(events: Iterable[Event]) -> AsyncIterator[EventGroup]:
+    """The events as an asynchronous iterator of groups, each alone."""
     for event in events:
-        yield event
+        yield (event,)

@@ -5,7 +5,7 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -14,7 +14,7 @@ from typing import TypeVar
 import aiohttp
 
 from antiphon.domain.context import Context, RequestProgress
-from antiphon.domain.events import Event, Started, Usage, UsageSource
+from antiphon.domain.events import Event, EventGroup, Started, Usage, UsageSource
 from antiphon.domain.messages import MediaContent, estimate_tokens, measure_text
 from antiphon.domain.models import Profile
 from antiphon.domain.request import (
@@ -292,16 +292,22 @@ class PreparedVendorRequest(Struct, frozen=True):
 
 
 class VendorStream:
-    """One exchange with a vendor, as a context. Leaving it closes the connection, unless the answer was read
-    to its end. It is a `LateUsageStream`."""
+    """One exchange with a vendor, as a context that iterates over the groups of events of its answer. Leaving
+    it closes the connection, unless the answer was read to its end. It is a `LateUsageStream`."""
 
     __slots__ = (
+        "_arrived_at",
         "_context",
+        "_deadline",
         "_decoder",
-        "_events",
+        "_failures",
+        "_first_event_due",
+        "_has_begun",
         "_held_s",
         "_is_complete",
         "_is_decoding",
+        "_loop",
+        "_remaining_events",
         "_response",
         "_splitter",
         "_undecoded",
@@ -316,32 +322,84 @@ class VendorStream:
         self.provider, self.model = prepared.provider, prepared.model
         self.request, self.call, self.size = prepared.request, prepared.call, prepared.size
         self._context = context
-        self._events = self._generate(context)
+        self._loop = asyncio.get_running_loop()
         self._response: UpstreamResponse | None = None
+        self._deadline = self._first_event_due = inf
         self._decoder: StreamDecoder | None = None
         """The decoder of a streamed answer."""
         self._splitter = EventSplitter(self.provider.options.max_answer_bytes)
         self._undecoded = b""
         """Bytes that were read and not decoded yet."""
+        self._remaining_events: list[Event] = []
+        """Events that are decoded, and wait until other requests had their turn."""
+        self._failures: list[AntiphonError] = []
+        """The error of the answer, until the events before it are returned. The list has at most one item."""
+        self._has_begun = False
+        """Whether an event was returned."""
         self._is_decoding = False
         """Whether a piece is decoded. If the request is cancelled meanwhile, what is left of the piece is
         lost."""
         self._is_complete = False
+        self._arrived_at: float | None = None
+        """The event loop's time of the latest network read."""
         self._held_s = 0.0
         """Seconds in which the reader of the events did not read."""
 
-    async def __aenter__(self) -> AsyncIterator[Event]:
-        return self._events
+    async def __aenter__(self) -> "VendorStream":
+        return self
 
     async def __aexit__(self, *_: object) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            if not self._is_complete:
+                response.close()
+            await self.provider.remove_user()
+
+    def __aiter__(self) -> "VendorStream":
+        return self
+
+    async def __anext__(self) -> EventGroup:
+        """Returns the events of the next piece of a streamed answer, or of a whole answer. The first group
+        has content, so another route can be tried until then."""
+        if self._remaining_events:
+            await asyncio.sleep(0)
+            events, self._remaining_events = self._remaining_events, []
+        elif self._failures:
+            raise self._failures.pop()
+        elif self._is_complete:
+            raise StopAsyncIteration
+        else:
+            events = await self._read_events()
+        if len(events) > EVENTS_PER_TURN:
+            events, self._remaining_events = events[:EVENTS_PER_TURN], events[EVENTS_PER_TURN:]
+        return events
+
+    async def _read_events(self) -> list[Event]:
+        """Returns the next events of the answer. The first ones begin with Started, and have content. Events
+        that came before a fault are returned before its error is raised."""
+        response = self._response or await self._send()
+        events: list[Event] = []
         try:
-            await self._events.aclose()
-        finally:
-            response, self._response = self._response, None
-            if response is not None:
-                if not self._is_complete:
-                    response.close()
-                await self.provider.remove_user()
+            if self._decoder is None:
+                events += await self._read_answer(response)
+                self._is_complete = True
+            while not events and not self._is_complete and self._decoder is not None:
+                await self._read_piece(response, self._decoder, events)
+                if not self._has_begun and all(isinstance(event, Started) for event in events):
+                    events.clear()
+        except ANSWER_FAILURES as failure:
+            response.close()
+            if not self._has_begun and all(isinstance(event, Started) for event in events):
+                events.clear()
+            has_begun = self._has_begun or bool(events)
+            if not events:
+                raise self._map_failure(failure, has_begun, self._context) from None
+            self._failures.append(self._map_failure(failure, has_begun, self._context))
+        if not self._has_begun:
+            self._has_begun = True
+            started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
+            events = [started, *[event for event in events if not isinstance(event, Started)]]
+        return events
 
     @property
     def has_arrived(self) -> bool:
@@ -356,9 +414,11 @@ class VendorStream:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    while not decoder.is_complete and await self._has_bytes(response):
-                        for name, payload in self._split_piece():
-                            await run_decode(partial(decoder.feed, name, payload), payload)
+                    while not decoder.is_complete:
+                        self._undecoded = self._undecoded or await response.read_part()
+                        if not self._undecoded:
+                            break
+                        await self._decode_piece(decoder, [])
                         await asyncio.sleep(0)
             usage = next(event for event in decoder.close() if isinstance(event, Usage))
         except Exception:  # noqa: BLE001 - nobody waits for it, and it must not end the waits of others
@@ -366,107 +426,79 @@ class VendorStream:
         usage = limit_usage(usage, self.request, self.size, self.provider, self._context)
         return None if usage.source is UsageSource.ESTIMATED else usage
 
-    async def _generate(self, context: Context) -> AsyncGenerator[Event, None]:
-        """Yields the events of the answer."""
-        loop, options = asyncio.get_running_loop(), self.provider.options
-        deadline = find_deadline(self.provider, context, loop.time())
-        first_event_due = min(deadline, loop.time() + options.first_byte_timeout)
+    async def _send(self) -> UpstreamResponse:
+        """Sends the request. Begins the decoder if the vendor streams its answer."""
+        options, now = self.provider.options, self._loop.time()
+        deadline = find_deadline(self.provider, self._context, now)
+        first_event_due = min(deadline, now + options.first_byte_timeout)
         due = first_event_due if self.call.is_streamed else deadline
-        response = self._response = await send(self.provider, self.call, context, due)
+        response = self._response = await send(self.provider, self.call, self._context, due)
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
                 for name in (IGNORED_HEADER, RELAXED_HEADER)
                 if name in response.headers
             }
-            add_upstream_reports(context.progress, self.request, reports)
-        response.deadline, has_begun = deadline, False
-        is_stream = response.media_type == EVENT_STREAM
-        if is_stream:
+            add_upstream_reports(self._context.progress, self.request, reports)
+        response.deadline = deadline
+        if response.media_type == EVENT_STREAM:
             is_plain = self.request.output.logprobs is None and not self.request.vendor_options.wants_speech
             token_bytes = BYTES_PER_TOKEN if is_plain else BYTES_PER_SCORED_TOKEN
             response.limit(STREAM_BYTES + self.size.output_tokens * token_bytes)
-        batches = self._read_stream(response, first_event_due) if is_stream else self._read_answer(response)
-        try:
-            async for batch in batches:
-                for position, event in enumerate(batch if has_begun else self._begin_events(batch)):
-                    if position % EVENTS_PER_TURN == EVENTS_PER_TURN - 1:
-                        await asyncio.sleep(0)
-                    has_begun = True
-                    yield event
-        except ANSWER_FAILURES as failure:
-            response.close()
-            raise self._map_failure(failure, has_begun, context) from None
-        finally:
-            await batches.aclose()
-        self._is_complete = True
+            self._decoder = self.provider.upstream.start_stream(self.request, self.model)
+            self._first_event_due = response.next_bytes_due = first_event_due
+        return response
 
-    def _begin_events(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Returns the first events of the answer, beginning with Started. Returns no event while there is no
-        content, so that another route can still be tried."""
-        content_events = [event for event in events if not isinstance(event, Started)]
-        return (
-            (Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED), *content_events)
-            if content_events
-            else ()
-        )
-
-    async def _read_answer(self, response: UpstreamResponse) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields all events of a whole answer at once. If any part is invalid, raises before it yields, so
-        that another route can be tried."""
+    async def _read_answer(self, response: UpstreamResponse) -> list[Event]:
+        """Returns all events of a whole answer. If any part is invalid, raises, so that another route can be
+        tried."""
         max_bytes = self.provider.options.max_answer_bytes
         if self.request.vendor_options.wants_speech:
             max_bytes = max(max_bytes, MAX_SPEECH)
         body = await response.read(max_bytes)
         upstream = self.provider.upstream
         events = await run_decode(lambda: tuple(upstream.decode_answer(self.request, self.model, body)), body)
-        yield tuple(map(self._limit_usage, events))
+        return list(map(self._limit_usage, events))
 
-    async def _read_stream(
-        self, response: UpstreamResponse, first_event_due: float
-    ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yields the events of a streamed answer; each tuple has those of one network read.
-        `first_event_due`: the event loop's time by which the first event must arrive."""
-        get_time = asyncio.get_running_loop().time
-        decoder = self._decoder = self.provider.upstream.start_stream(self.request, self.model)
-        chunk_timeout = self.provider.options.chunk_timeout
-        response.next_bytes_due = first_event_due
-        while not decoder.is_complete and await self._has_bytes(response):
-            arrived_at = get_time()
-            response.next_bytes_due = inf
-            while self._undecoded:
-                events: list[Event] = []
-                self._is_decoding = True
-                try:
-                    for name, payload in self._split_piece():
-                        events += await run_decode(partial(decoder.feed, name, payload), payload)
-                except ANSWER_FAILURES:
-                    yield events  # the caller gets the events before the fault
-                    raise
-                self._is_decoding = False
-                if events:
-                    first_event_due = 0.0
-                    yield events
-                if self._undecoded:
-                    await asyncio.sleep(0)
-            now = get_time()
-            self._held_s += now - arrived_at
-            response.next_bytes_due = max(first_event_due, now + chunk_timeout)
-        response.next_bytes_due = inf
+    async def _read_piece(
+        self, response: UpstreamResponse, decoder: StreamDecoder, events: list[Event]
+    ) -> None:
+        """Adds the events of the next piece of a streamed answer. Reads from the network if no piece is
+        left. Other requests get their turn between two pieces of one read."""
+        if self._undecoded:
+            await asyncio.sleep(0)
+        elif not decoder.is_complete:
+            if self._arrived_at is not None:
+                now = self._loop.time()
+                self._held_s += now - self._arrived_at
+                due = now + self.provider.options.chunk_timeout
+                response.next_bytes_due = max(self._first_event_due, due)
+            self._undecoded = await response.read_part()
+            self._arrived_at, response.next_bytes_due = self._loop.time(), inf
+        if self._undecoded:
+            self._is_decoding = True
+            await self._decode_piece(decoder, events)
+            self._is_decoding = False
+            if events:
+                self._first_event_due = 0.0
+            if self._undecoded or not decoder.is_complete:
+                return
+        elif not decoder.is_complete:
+            for name, payload in self._splitter.finish():
+                events += decoder.feed(name, payload)
         self._context.progress.held_s = self._held_s
-        for event in close_decoder(decoder, self._splitter):
-            yield (self._limit_usage(event),)
+        events += [self._limit_usage(event) for event in decoder.close()]
         self.provider.watch.finish(response)
+        self._is_complete = True
 
-    async def _has_bytes(self, response: UpstreamResponse) -> bool:
-        """Waits for bytes, unless some are not decoded yet. Returns False at the end of the body."""
-        self._undecoded = self._undecoded or await response.read_part()
-        return bool(self._undecoded)
-
-    def _split_piece(self) -> list[tuple[str, bytes]]:
-        """Returns the events that the next piece completes."""
+    async def _decode_piece(self, decoder: StreamDecoder, events: list[Event]) -> None:
+        """Adds the events that the next piece completes."""
         piece, self._undecoded = self._undecoded[:PIECE_BYTES], self._undecoded[PIECE_BYTES:]
-        return self._splitter.feed(piece)
+        for name, payload in self._splitter.feed(piece):
+            if len(payload) <= INLINE_BYTES:
+                events += decoder.feed(name, payload)
+            else:
+                events += await run_decode(partial(decoder.feed, name, payload), payload)
 
     def _limit_usage(self, event: Event) -> Event:
         """Returns the event, with the counts of Usage limited to what can be true."""
@@ -646,11 +678,3 @@ def is_expired(context: Context) -> bool:
 def build_deadline_error(cause: str | None = None) -> DeadlineExceeded:
     """Builds the error for a request whose own deadline has passed."""
     return DeadlineExceeded("the request's time has passed; ask for less, or allow more time", cause=cause)
-
-
-def close_decoder(decoder: StreamDecoder, splitter: EventSplitter) -> Iterable[Event]:
-    """Yields the last events of a stream, after its body has ended or its end mark has arrived."""
-    if not decoder.is_complete:
-        for name, payload in splitter.finish():
-            yield from decoder.feed(name, payload)
-    yield from decoder.close()

@@ -118,8 +118,7 @@ async def test_speech_without_usage_is_estimated_by_its_length():
     metrics, model = Metrics(), Model("m", (ModelRoute(ScriptedEngine()),), 1)
     with suppress(GeneratorExit):
         async with RequestAccount(model, "m", Context("req-1"), metrics, None) as account:
-            account.count(STARTED)
-            account.count(second)
+            account.count([STARTED, second])
             raise GeneratorExit
     whole = feed(part(audio={"id": "a", "data": "A" * 64_000, "transcript": "Hello."}), part("stop"))[-1]
     assert isinstance(whole, Usage) and whole.source is UsageSource.ESTIMATED
@@ -128,8 +127,7 @@ async def test_speech_without_usage_is_estimated_by_its_length():
 
 def test_a_record_keeps_what_was_said_and_no_recording():
     answer = RecordedAnswer()
-    for event in feed(part(audio={"data": "A" * 64_000}), part("stop", audio={"transcript": "Hi"})):
-        answer.add(event)
+    answer.add(feed(part(audio={"data": "A" * 64_000}), part("stop", audio={"transcript": "Hi"})))
     assert json.loads(answer.to_json()) == {
         "choices": [{"index": 0, "text": "", "finish_reason": "stop", "transcript": "Hi"}]
     }

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.events import (
     Event,
+    EventGroup,
     Finished,
     FinishReason,
     ReasoningDelta,
@@ -85,9 +86,8 @@ def read_whole(request: GenerationRequest, *choices: object, usage: object = USA
 
 
 def join(events: Sequence[Event]) -> CollectedGeneration:
-    async def iterate() -> AsyncIterator[Event]:
-        for event in events:
-            yield event
+    async def iterate() -> AsyncIterator[EventGroup]:
+        yield events
 
     return asyncio.run(collect(iterate()))
 
