@@ -50,7 +50,7 @@ async def test_a_field_of_many_messages_is_named_once():
     class Ignoring(VendorDouble):
         async def prepare(self, request, context):
             prepared = await super().prepare(request, context)
-            context.progress.unread = tuple(f"messages[{at}].thinking_blocks" for at in range(100))
+            prepared.report.ignored = tuple(f"messages[{at}].thinking_blocks" for at in range(100))
             return prepared
 
     async with serving(Ignoring(lambda _: say("Hi"))) as server:

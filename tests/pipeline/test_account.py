@@ -476,7 +476,7 @@ class Embedding(ScriptedEngine):
         return ScriptedEmbedding(self._embed)
 
     async def _embed(self, context: Context) -> Embeddings:
-        context.progress.embedded_tokens += self._made
+        context.progress.report.embedded_tokens += self._made
         if self._error is not None:
             raise self._error
         return Embeddings(bytes(16), 2, 7)

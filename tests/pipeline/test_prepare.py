@@ -55,12 +55,13 @@ class Picky(ScriptedEngine):
         self.kept: list[GenerationRequest] = []
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
-        context.progress.unread = ("messages[0].name",)
         for name in list_asked(request):
             if name in self.lacks:
                 raise UnsupportedParameter(f"{name} is not supported", param=name)
         self.kept.append(request)
-        return await super().prepare(request, context)
+        prepared = await super().prepare(request, context)
+        prepared.report.ignored = ("messages[0].name",)
+        return prepared
 
 
 def lenient(*optional: str) -> GenerationRequest:
@@ -70,16 +71,16 @@ def lenient(*optional: str) -> GenerationRequest:
 @pytest.mark.parametrize("name", NAMES)
 async def test_one_that_is_lacking_is_left_out_and_named(name: str):
     engine, context = Picky(name), Context("r")
-    await prepare(engine, lenient(*NAMES), context)
+    prepared = await prepare(engine, lenient(*NAMES), context)
     (request,) = engine.kept
     assert list_asked(request) == [each for each in NAMES if each != name]
-    assert name in context.progress.unread
+    assert prepared.report.ignored == ("messages[0].name", name)
 
 
 async def test_all_of_them_can_be_lacking():
     engine, context = Picky(*NAMES), Context("r")
-    await prepare(engine, lenient(*NAMES), context)
-    assert list_asked(engine.kept[0]) == [] and {*NAMES} <= {*context.progress.unread}
+    prepared = await prepare(engine, lenient(*NAMES), context)
+    assert list_asked(engine.kept[0]) == [] and {*NAMES} <= {*prepared.report.ignored}
 
 
 async def test_what_is_not_optional_is_refused():
@@ -91,8 +92,8 @@ async def test_what_is_not_optional_is_refused():
 
 async def test_what_the_engine_has_is_kept_and_not_named():
     engine, context = Picky(), Context("r")
-    await prepare(engine, lenient(*NAMES), context)
-    assert list_asked(engine.kept[0]) == [*NAMES] and not {*NAMES} & {*context.progress.unread}
+    prepared = await prepare(engine, lenient(*NAMES), context)
+    assert list_asked(engine.kept[0]) == [*NAMES] and not {*NAMES} & {*prepared.report.ignored}
 
 
 async def test_an_engine_that_refuses_for_ever_is_not_asked_for_ever():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import (
     Event,
     EventGroup,
@@ -116,7 +116,7 @@ class VendorStream:
     sent_at: float = 0.0
 
     async def __aenter__(self) -> AsyncIterator[EventGroup]:
-        self.context.record_sent()
+        self.context.progress.report.record_sent(self.context.clock)
         self.sent_at = self.context.clock.monotonic()
         self._events = self._generate()
         self._groups = iterate_groups(self._events)
@@ -199,6 +199,7 @@ class PreparedVendor:
     advance: Callable[[float], None]
     closed_at: list[float]
     stream_type: type[VendorStream]
+    report: EngineReport = field(default_factory=EngineReport)
 
     @property
     def size(self) -> RequestSize:
@@ -433,7 +434,7 @@ async def test_a_caller_who_reads_slowly_makes_no_route_look_slow():
             async for event in super()._generate():
                 yield event
             self.advance(30.0)
-            self.context.progress.held_s = 30.0
+            self.context.progress.report.held_s = 30.0
 
     vendor, caller = Vendor(), Caller()
     caller.engine.stream_type = Held
@@ -477,7 +478,7 @@ async def test_who_leaves_an_embedding_pays_the_prompt():
     books = Books()
 
     async def make(context: Context) -> Embeddings:
-        context.record_sent()
+        context.progress.report.record_sent(context.clock)
         raise asyncio.CancelledError
 
     class Embedder(ScriptedEngine):

@@ -66,16 +66,17 @@ async def test_many_texts_come_in_order() -> None:
 async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:
     engine = ScriptedEmbeddingEngine(EmbeddingScript(hold=asyncio.Event()))
     context = Context("r", WHO)
-    texts = (RawPrompt(tokens=(7, 8, 9)), RawPrompt(tokens=(7,)))
+    request = EmbeddingRequest("m", (RawPrompt(tokens=(7, 8, 9)), RawPrompt(tokens=(7,))))
+    cut = await Renderer(engine).prepare_embedding(request, context)
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(embed_with(Renderer(engine), EmbeddingRequest("m", texts), context))
+        asking = group.create_task(cut.embed(context))
         async with asyncio.timeout(20):
-            await await_until(lambda: context.progress.embedded_tokens)
+            await await_until(lambda: cut.report.embedded_tokens)
         asking.cancel()
-    assert context.progress.embedded_tokens == 3
-    whole = Context("r", WHO)
-    found = await embed_with(Renderer(ScriptedEmbeddingEngine()), EmbeddingRequest("m", texts), whole)
-    assert whole.progress.embedded_tokens == found.prompt_tokens == 4
+    assert cut.report.embedded_tokens == 3
+    whole = await Renderer(ScriptedEmbeddingEngine()).prepare_embedding(request, context)
+    found = await whole.embed(context)
+    assert whole.report.embedded_tokens == found.prompt_tokens == 4
 
 
 async def test_tokens_are_shown_as_they_are_embedded() -> None:

@@ -9,7 +9,6 @@ from antiphon.domain.values import replace
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.environment import watch_fields
 from antiphon.testing import FakeClock, scripted_info
-from antiphon.testing.rules import open_stream
 from antiphon.testing.scripted_token_engine import CHATML
 from tests.rendering.scripted_renderer import asking, renderer
 from tests.support.chat_templates import SPECIAL, create_template
@@ -102,17 +101,13 @@ async def test_whoever_answers_is_told(texts: str) -> None:
         engine, _ = renderer(info=info)
         context = Context("r", clock=FakeClock())
         talk = replace(TALK, messages=(replace(NAMED, text=texts), *TALK.messages[1:]))
-        async with open_stream(engine, asking(talk), context) as events:
-            async for _ in events:
-                pass
-        assert context.progress.unread == expected
+        prepared = await engine.prepare(asking(talk), context)
+        assert prepared.report.ignored == expected
 
 
 async def test_a_template_of_the_requests_own_is_watched_where_it_runs() -> None:
     for body, expected in (("", BOTH), ("{{ m.name }}{{ m.reasoning }}", ())):
         engine, _ = renderer()
         context = Context("r", clock=FakeClock())
-        async with open_stream(engine, asking(replace(TALK, template=each(body))), context) as events:
-            async for _ in events:
-                pass
-        assert context.progress.unread == expected
+        prepared = await engine.prepare(asking(replace(TALK, template=each(body))), context)
+        assert prepared.report.ignored == expected

@@ -112,13 +112,13 @@ async def test_tokens_that_no_context_holds_are_cut_and_named() -> None:
         (Prediction("", (7,) * 65, "speculation"), "speculation[64:]"),
     ):
         context = Context("r")
-        async with open_stream(renderer, ask(prediction, max_tokens=2), context) as events:
+        prepared = await renderer.prepare(ask(prediction, max_tokens=2), context)
+        async with prepared.stream(context) as events:
             await collect(events)
-        assert context.progress.unread == (named,)
+        assert prepared.report.ignored == (named,)
         assert len(engine.requests[-1].prediction) == CONTEXT
-    context = Context("r")
-    await renderer.prepare(ask(Prediction("", (7,) * 64)), context)
-    assert context.progress.unread == ()
+    prepared = await renderer.prepare(ask(Prediction("", (7,) * 64)), Context("r"))
+    assert prepared.report.ignored == ()
 
 
 async def test_an_impossible_prediction_is_refused_before_any_token() -> None:

@@ -86,23 +86,23 @@ async def test_a_template_shows_no_images(work):
 async def test_what_asks_for_nothing_is_taken(tier):
     engine, _ = renderer()
     context = Context("r")
-    await engine.prepare(asking(vendor_options=VendorOptions("medium", tier, modalities=("text",))), context)
-    assert context.progress.unread == ()
+    options = VendorOptions("medium", tier, modalities=("text",))
+    prepared = await engine.prepare(asking(vendor_options=options), context)
+    assert prepared.report.ignored == ()
 
 
 async def test_hints_are_named_on_every_attempt_anew():
     engine, _ = renderer()
     context = Context("r")
-    context.progress.unread, context.progress.has_own_schemas = ("of another route",), True
     called = Message(Role.ASSISTANT, "", tool_calls=(ToolCall("c", "f", "{}", "mark"),))
     thought = Message(Role.ASSISTANT, "Hm", thinking_blocks=({"type": "thinking"},), speech_id="a")
     talk = Conversation((Message(Role.USER, "Hello", name="Ada"), called, thought, *TALK.messages))
     request = asking(talk, vendor_options=VendorOptions(prompt_cache_key="k", extra_headers={"x-a": "1"}))
     for _ in range(2):
-        await engine.prepare(request, context)
+        report = (await engine.prepare(request, context)).report
         named = [PROMPT_CACHE_KEY, EXTRA_HEADERS, CALL_SIGNATURE, "messages[].thinking_blocks", SPEECH_ID]
-        assert list(context.progress.unread)[:5] == named
-        assert not context.progress.has_own_schemas
+        assert list(report.ignored)[:5] == named
+        assert not report.has_own_schemas
     used = frozenset({PROMPT_CACHE_KEY, CALL_SIGNATURE, EXTRA_HEADERS, SPEECH_ID})
     assert list_unused(request, used) == ("messages[].thinking_blocks",)
 
@@ -126,10 +126,10 @@ async def test_the_engine_gets_the_relaxed_schema_alone():
     assert constraint is not None and json.loads(constraint.source) == {"enum": ["a"]}
     assert constraint.declared == SchemaDeclaration(json.dumps(form["schema"]), "n", "d", False)
     tokens, context = Checking(), Context("r")
-    await Renderer(tokens, prove=prove_here).prepare(call.request, context)
+    prepared = await Renderer(tokens, prove=prove_here).prepare(call.request, context)
     assert [each.declared for each in tokens.checked] == [None]
     named = ("response_format.json_schema.name", "response_format.json_schema.description")
-    assert (call.ignored, context.progress.unread) == ((), named)
+    assert (call.ignored, prepared.report.ignored) == ((), named)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.prices import Price
@@ -29,6 +29,7 @@ class ScriptedEmbedding:
 
     make: Callable[[Context], Awaitable[Embeddings]]
     size: RequestSize = field(default_factory=lambda: RequestSize(7, 0))
+    report: EngineReport = field(default_factory=EngineReport)
 
     async def embed(self, context: Context) -> Embeddings:
         return await self.make(context)

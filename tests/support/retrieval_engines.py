@@ -2,6 +2,7 @@
 
 from array import array
 
+from antiphon.domain.context import EngineReport
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest, Ranking
 from antiphon.engines.base import RequestSize
@@ -19,7 +20,7 @@ class OneAnswer:
     """A prepared embedding or ranking whose answer is known."""
 
     def __init__(self, answer):
-        self.size = RequestSize(answer.prompt_tokens, 0)
+        self.size, self.report = RequestSize(answer.prompt_tokens, 0), EngineReport()
         self._answer = answer
 
     async def embed(self, context):

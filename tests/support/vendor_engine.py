@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import (
     Event,
     EventGroup,
@@ -38,8 +38,9 @@ class VendorDouble(ScriptedEngine):
         self._vendor_answer = answer
 
     async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
-        context.progress.unread, context.progress.has_own_schemas = (), True
-        return ScriptedRequest(RequestSize(7, 1000, self._is_counted), partial(self.stream, request))
+        report = EngineReport(has_own_schemas=True)
+        size = RequestSize(7, 1000, self._is_counted)
+        return ScriptedRequest(size, partial(self.stream, request), report)
 
     @asynccontextmanager
     async def stream(

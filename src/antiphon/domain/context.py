@@ -133,26 +133,47 @@ class Origin(Value, frozen=True):
 NOWHERE = Origin()
 
 
+class EngineReport:
+    """What an engine reports about one request that it has prepared, from then to the end of the answer. Only
+    the engine writes it."""
+
+    __slots__ = ("embedded_tokens", "has_own_schemas", "held_s", "ignored", "relaxed", "sent_at")
+
+    def __init__(self, ignored: tuple[str, ...] = (), has_own_schemas: bool = False) -> None:
+        self.ignored = ignored
+        """Fields that the engine ignores."""
+        self.has_own_schemas = has_own_schemas
+        """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out."""
+        self.relaxed: tuple[str, ...] = ()
+        """Keywords of schemas that the vendor does not enforce. They are known with the first event."""
+        self.embedded_tokens = 0
+        """Number of tokens in texts whose vectors are computed, however the request ends."""
+        self.sent_at: float | None = None
+        """The clock's time at which the request was sent to a vendor, which works since then; None if it was
+        not."""
+        self.held_s = 0.0
+        """Seconds in which a vendor's answer was not read, because the caller did not read."""
+
+    def record_sent(self, clock: Clock) -> None:
+        """Records that the request is sent to a vendor now."""
+        self.sent_at = clock.monotonic()
+
+
 class RequestProgress:
-    """Facts about a request that become known while it runs. The pipeline and the engines write them, and the
-    HTTP edge reads them."""
+    """Facts about a request that the HTTP edge shows and logs. The pipeline writes them while the request
+    runs."""
 
     __slots__ = (
         "attempts",
         "body",
-        "embedded_tokens",
         "end_code",
-        "has_own_schemas",
-        "held_s",
         "limit_statuses",
         "log_fields",
         "memory",
         "model",
-        "relaxed",
+        "report",
         "route",
-        "sent_at",
         "tries",
-        "unread",
     )
 
     def __init__(self) -> None:
@@ -162,33 +183,21 @@ class RequestProgress:
         """Number of attempts at an engine."""
         self.body = b""
         """The request's body as the caller sent it."""
-        self.embedded_tokens = 0
-        """Number of tokens in texts whose vectors are computed, however the request ends."""
         self.end_code: str | None = None
         """The code of the error with which the HTTP edge has ended the request; None otherwise. The edge
         answers and logs the error."""
-        self.has_own_schemas = False
-        """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out.
-        `Engine.prepare` sets it."""
-        self.held_s = 0.0
-        """Seconds in which a vendor's answer was not read, because the caller did not read."""
         self.memory: MemoryReport | None = None
         """The result of the request's memory strategy; None without one."""
         self.model = ""
         """The model's own name, once the model is found."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """The latest status of the request's limits."""
-        self.relaxed: tuple[str, ...] = ()
-        """Keywords of schemas that the vendor does not enforce."""
+        self.report = EngineReport()
+        """The report of the engine that works on the request."""
         self.route = b""
         """The name of the route that serves the request, as a header's value, once it is known."""
-        self.sent_at: float | None = None
-        """The clock's time at which the running attempt sent the request to a vendor, which works since then;
-        None if it did not, or if the vendor failed."""
         self.tries: tuple[RouteTry, ...] = ()
         """The routes that were tried, in order."""
-        self.unread: tuple[str, ...] = ()
-        """Fields that the engine ignores. `Engine.prepare` sets it."""
 
 
 class Context(Value, frozen=True, gc=True):
@@ -210,10 +219,6 @@ class Context(Value, frozen=True, gc=True):
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
-
-    def record_sent(self) -> None:
-        """Records that the request is sent to a vendor now."""
-        self.progress.sent_at = self.clock.monotonic()
 
     def limit_time(self, seconds: float) -> "Context":
         """Returns the context with a deadline at most `seconds` from now. An earlier deadline is not

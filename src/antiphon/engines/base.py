@@ -39,7 +39,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import EventGroup, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import DeviceLayers, Load, Profile, TokenizerInfo
@@ -99,6 +99,10 @@ class PreparedRequest(Protocol):
     def size(self) -> RequestSize:
         """The request's size, known before the engine computes anything."""
 
+    @property
+    def report(self) -> EngineReport:
+        """The report of this request alone. Its ignored and relaxed fields are known with the first event."""
+
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         """Streams the events, in the groups in which they arrive. Entering the context costs little. The work
         runs as the iterator is read, and ends when the context is left."""
@@ -126,9 +130,13 @@ class PreparedEmbedding(Protocol):
     def size(self) -> RequestSize:
         """The request's size, known before the engine computes anything. It has no output tokens."""
 
+    @property
+    def report(self) -> EngineReport:
+        """The report of this request alone."""
+
     async def embed(self, context: Context) -> Embeddings:
-        """Computes all vectors; cancelling ends the work. `context.progress.embedded_tokens` counts the
-        tokens of the texts whose vectors are computed."""
+        """Computes all vectors; cancelling ends the work. `report.embedded_tokens` counts the tokens of the
+        texts whose vectors are computed."""
 
 
 class PreparedRerank(Protocol):
@@ -138,9 +146,13 @@ class PreparedRerank(Protocol):
     def size(self) -> RequestSize:
         """The request's size, known before the engine computes anything. It has no output tokens."""
 
+    @property
+    def report(self) -> EngineReport:
+        """The report of this request alone."""
+
     async def rank(self, context: Context) -> Ranking:
-        """Scores all documents; cancelling ends the work. `context.progress.embedded_tokens` counts the
-        tokens of the documents that are scored."""
+        """Scores all documents; cancelling ends the work. `report.embedded_tokens` counts the tokens of the
+        documents that are scored."""
 
 
 class Engine(Protocol):
@@ -148,10 +160,7 @@ class Engine(Protocol):
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
         """Prepares the request for this engine. Raises a RequestError that names the unsupported part,
-        EngineUnavailable, or DeadlineExceeded.
-
-        Sets `context.progress.unread` and `context.progress.has_own_schemas`, which another route may have
-        set before."""
+        EngineUnavailable, or DeadlineExceeded."""
 
     async def profile(self) -> Profile:
         """The features that the model accepts and produces. Raises EngineUnavailable while it is unknown."""

@@ -187,8 +187,8 @@ class Application:
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send
     ) -> None:
-        """Writes all events of a stream; a group of events is one write. Raises an error that occurs before the response has begun; a later
-        error becomes the last event."""
+        """Writes all events of a stream; a group of events is one write. Raises an error that occurs before
+        the response has begun; a later error becomes the last event."""
 
         def build_headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]

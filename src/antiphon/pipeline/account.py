@@ -449,7 +449,7 @@ class RequestAccount:
         if not self.has_usage or isinstance(error, AntiphonError):
             self._status = self._name_status(error)
         if self._kind != GENERATION and not self.has_usage:
-            self.prompt_tokens = context.progress.embedded_tokens
+            self.prompt_tokens = context.progress.report.embedded_tokens
         if self._is_estimated and not self.has_usage:
             self._reasoning_tokens = estimate_tokens(self._reasoning_bytes)
             self.completion_tokens = estimate_tokens(self._text_bytes + self._reasoning_bytes)
@@ -460,14 +460,14 @@ class RequestAccount:
             self._reasoning_tokens,
             self._source,
         )
-        size, sent_at = self._size, context.progress.sent_at
+        size, sent_at = self._size, context.progress.report.sent_at
         if size is None or size.is_counted:
             return
         if not self.has_usage:
             self._charge_unfinished(size, error, now)
         elif sent_at is not None and size.choices == 1:
             seconds = now - sent_at
-            if context.progress.held_s <= seconds * MAX_HELD_SHARE:
+            if context.progress.report.held_s <= seconds * MAX_HELD_SHARE:
                 self._route.state.speed.add(self.completion_tokens, seconds)
 
     def _charge_unfinished(self, size: RequestSize, error: BaseException | None, now: float) -> None:
@@ -480,7 +480,8 @@ class RequestAccount:
         of the prompt is charged, and the output that the route makes in this time, at most the whole output
         that was asked for. The caller cannot choose less by when they leave.
         """
-        prompt, output, sent_at = self.prompt_tokens, self.completion_tokens, self._context.progress.sent_at
+        prompt, output = self.prompt_tokens, self.completion_tokens
+        sent_at = self._context.progress.report.sent_at
         is_failure = isinstance(error, AntiphonError) and not isinstance(error, DeadlineExceeded)
         if sent_at is not None and not is_failure:
             prompt, speed = size.estimated_prompt_tokens, self._route.state.speed.estimate()

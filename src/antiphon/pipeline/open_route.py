@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import EventGroup, Usage
 from antiphon.domain.ledger import CANCELLED, OK, RouteTry
 from antiphon.domain.limits import Amounts, Limit, Measure, Subject
@@ -175,7 +175,7 @@ class OpenRoute(Generic[T]):
     async def __aenter__(self) -> T:
         """Raises the error of the last try, or ProviderUnavailable or ProviderRateLimited if no route can be
         tried."""
-        model, context, search = self._model, self._request_context, None
+        model, context, account, search = self._model, self._request_context, self._account, None
         route = choose_route(model, (), context.clock, self._affinity)
         while True:
             if route is None:
@@ -197,6 +197,8 @@ class OpenRoute(Generic[T]):
                 if search.record_error(route, error, self.has_begun):
                     search.record_fallback(None)
                     raise
+                if account is not None:
+                    context.progress.report = EngineReport()  # that of the route holds no longer
             except BaseException as error:
                 await self._close(error)
                 self._add_try(None)  # takes the code with which the request ends
@@ -229,8 +231,9 @@ class OpenRoute(Generic[T]):
         """The engine of the route."""
         return self.route.engine
 
-    async def begin(self, size: RequestSize) -> None:
+    async def begin(self, size: RequestSize, report: EngineReport) -> None:
         """Reserves the request's size, and counts an attempt. Call it just before the engine is called."""
+        self.context.progress.report = report
         if self._account is not None:
             await self._account.reserve(self.route, size)
         self.has_begun = True
@@ -349,6 +352,8 @@ class OpenRoute(Generic[T]):
     def _add_try(self, code: str | None) -> None:
         """Adds a failed try to the request's list. `code`: the code of its error; None stands for the code
         with which the request ends. Repeated tries of a restarting engine become one try."""
+        if self._account is None:
+            return
         progress, name = self.context.progress, self.route.name
         duration_ms = round((self.context.clock.monotonic() - self._started_at) * MILLISECONDS)
         earlier_tries = progress.tries
@@ -456,10 +461,6 @@ class RouteSearch:
             self._failures[route] = ErrorReport.from_error(error)
         if self._is_final(error):
             return True
-        progress = self._context.progress
-        # What the failed route reported does not hold for the next one.
-        progress.unread, progress.relaxed, progress.has_own_schemas = (), (), False
-        progress.sent_at = None
         error.with_traceback(None)  # the traceback refers to a frame that refers to this search
         if _can_wait(route, error):
             self._restarting += (route,)

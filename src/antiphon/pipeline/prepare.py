@@ -11,7 +11,7 @@ from antiphon.errors import UnsupportedParameter
 
 
 async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:
-    """Prepares the request, and records in the progress which optional parameters were removed. Raises
+    """Prepares the request, and records in its report which optional parameters were removed. Raises
     UnsupportedParameter for a parameter that is not optional, or another RequestError."""
     removed_names: tuple[str, ...] = ()
     while True:
@@ -22,7 +22,7 @@ async def prepare(engine: Engine, request: GenerationRequest, context: Context) 
             if name not in request.optional:
                 raise
         else:
-            context.progress.unread += removed_names
+            prepared.report.ignored += removed_names
             return prepared
         request, removed_names = remove_parameter(request, name), (*removed_names, name)
 

@@ -8,11 +8,11 @@ conversation pays for each turn about once.
 from collections import OrderedDict
 from hashlib import sha256
 
-from antiphon.domain.context import Context, RequestProgress
+from antiphon.domain.context import Context
 from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawPrompt
-from antiphon.domain.values import Struct, field, replace
+from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ContextLengthExceeded, InvalidValue, ModelNotFound, PermissionDenied
 from antiphon.memory import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
@@ -82,15 +82,14 @@ class RelevanceStages(Struct, frozen=True):
         budget, and ModelNotFound, PermissionDenied or UnsupportedParameter for the embedding model."""
         messages = require_conversation(request).messages
         encoder = self._resolve_encoder(strategy, context)
-        scratch_context = replace(context, progress=RequestProgress())
-        size = await measure_conversation(request, model, scratch_context, self.policy)
+        size = await measure_conversation(request, model, context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages
         turns = RankedTurns(messages)
 
         async def fits(count: int) -> bool:
-            tokens = await count_messages(request, turns.choose(count), model, scratch_context, self.policy)
+            tokens = await count_messages(request, turns.choose(count), model, context, self.policy)
             return tokens is not None and tokens <= budget.tokens
 
         if not await fits(0):
@@ -182,17 +181,14 @@ async def _keep_last_tokens(
 ) -> tuple[Message, ...]:
     """Returns the leading messages and as many of the last turns as fit the budget. Raises InvalidValue if
     the last turn does not fit."""
-    scratch_context = replace(context, progress=RequestProgress())
 
     async def search(route: OpenRoute[TurnSearch]) -> TurnSearch:
         turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
-            turns.add_count(
-                await count_tokens(route.engine, replace_messages(request, messages), scratch_context)
-            )
+            turns.add_count(await count_tokens(route.engine, replace_messages(request, messages), context))
         return turns
 
-    async with OpenRoute(model, search, scratch_context, policy) as turns:
+    async with OpenRoute(model, search, context, policy) as turns:
         if turns.kept_messages is not None:
             return turns.kept_messages
         needed_tokens, remedy = f"{turns.last_turn_tokens} tokens", "raise it"

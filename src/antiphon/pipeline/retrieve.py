@@ -12,7 +12,7 @@ from functools import cache
 from html import escape
 from itertools import chain
 
-from antiphon.domain.context import Context, RequestProgress
+from antiphon.domain.context import Context
 from antiphon.domain.events import EventGroup, TextDelta, Usage
 from antiphon.domain.messages import Message, Role, TextContent
 from antiphon.domain.request import (
@@ -298,11 +298,10 @@ class RetrievalStages(Struct, frozen=True):
     ) -> tuple[GenerationRequest, tuple[ReferencedChunk, ...]]:
         """Returns the request with as many of the best chunks as fit the model's context, and these
         chunks."""
-        scratch_context = replace(context, progress=RequestProgress())
         low, high, count = 0, len(chunks), len(chunks)  # usually all of them fit
         while low < high:
             if await self._fits_context(
-                _insert_before(request, question_index, chunks[:count]), model, scratch_context
+                _insert_before(request, question_index, chunks[:count]), model, context
             ):
                 low = count
             else:

@@ -154,7 +154,7 @@ class Pipeline:
 async def start_generation(request: GenerationRequest, route: OpenRoute[StartedEvents]) -> StartedEvents:
     """Starts a generation on one route, and waits for its first events."""
     prepared = await prepare(route.engine, request, route.context)
-    await route.begin(prepared.size)
+    await route.begin(prepared.size, prepared.report)
     events = await route.open_stream(prepared.stream(route.context))
     first_events = await anext(events)
     route.record_first_event()

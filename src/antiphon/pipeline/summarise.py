@@ -8,11 +8,11 @@ summary does not cover. The writer is the model that writes the summary.
 
 from contextlib import AbstractContextManager
 
-from antiphon.domain.context import Context, RequestProgress
+from antiphon.domain.context import Context
 from antiphon.domain.memory import MEMORY_FIELD, MemoryReport, Summary
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, GenerationRequest, Output
-from antiphon.domain.values import Struct, replace
+from antiphon.domain.values import Struct
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -62,14 +62,13 @@ class SummaryStages(Struct, frozen=True):
         """Returns the messages that the model sees, and a report. Raises InvalidValue if no summary makes the
         conversation fit the budget, and ModelNotFound or PermissionDenied for the writer."""
         writer = await self._resolve_writer(strategy, model, context)
-        scratch_context = replace(context, progress=RequestProgress())
-        size = await measure_conversation(request, model, scratch_context, self.policy)
+        size = await measure_conversation(request, model, context, self.policy)
         budget = choose_prompt_budget(strategy, size, request, model)
         messages = require_conversation(request).messages
         if size.tokens is not None and size.tokens <= budget.tokens:
             return messages, MemoryReport(len(messages))
         summary_request = SummaryRequest(request, strategy, model, writer, budget)
-        return await SummarisedConversation(self, summary_request, scratch_context, calls).choose()
+        return await SummarisedConversation(self, summary_request, context, calls).choose()
 
     async def _resolve_writer(self, strategy: Summary, model: Model, context: Context) -> Model:
         """Returns the writer, the model that writes the summary. Raises ModelNotFound, PermissionDenied and
@@ -112,7 +111,6 @@ class SummarisedConversation:
     def __init__(
         self, stages: SummaryStages, summary_request: SummaryRequest, context: Context, calls: ChildCalls
     ) -> None:
-        """`context`: has a progress of its own, which is discarded."""
         self._stages = stages
         self._request = summary_request.request
         strategy = summary_request.strategy

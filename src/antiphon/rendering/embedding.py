@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.request import (
     FLOAT_BYTES,
     EmbeddingFacts,
@@ -39,6 +39,7 @@ class TokenizedTexts:
         self._texts = texts
         self._dimensions = dimensions
         self.size = RequestSize(sum(map(len, texts)), 0)
+        self.report = EngineReport()
 
     async def embed(self, context: Context) -> Embeddings:
         """Returns a vector for each text, in order. Raises DeadlineExceeded."""
@@ -49,7 +50,7 @@ class TokenizedTexts:
             raise build_deadline_error() from None
 
     async def _embed(self, context: Context) -> Embeddings:
-        """Collects the vectors from the engine, and counts embedded tokens in the progress. Raises
+        """Collects the vectors from the engine, and counts embedded tokens in the report. Raises
         EngineError if vectors are missing."""
         vector_parts: list[bytes] = []
         request = EmbedRequest(tuple(self._texts), context.actor.caller)
@@ -58,7 +59,7 @@ class TokenizedTexts:
                 if isinstance(event, Vectors):
                     vector_parts.append(event.values)
                     end_index = event.start + len(event.values) // (self._dimensions * FLOAT_BYTES)
-                    context.progress.embedded_tokens += sum(map(len, self._texts[event.start : end_index]))
+                    self.report.embedded_tokens += sum(map(len, self._texts[event.start : end_index]))
         embeddings = Embeddings(b"".join(vector_parts), self._dimensions, self.size.prompt_tokens)
         if len(embeddings) != len(self._texts):
             raise EngineError("the engine did not make a vector of each text")

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TypeVar
 
-from antiphon.domain.context import Clock, Context
+from antiphon.domain.context import Clock, Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
@@ -138,12 +138,17 @@ class RenderedRequest:
     """The renderer's `PreparedRequest`. It is valid for one process of the engine."""
 
     def __init__(
-        self, engine: TokenEngine, ready_request: ReadyRequest, is_current: Callable[[], bool]
+        self,
+        engine: TokenEngine,
+        ready_request: ReadyRequest,
+        is_current: Callable[[], bool],
+        report: EngineReport,
     ) -> None:
         """`is_current`: whether the engine is still the process that the request was prepared for."""
         self._engine = engine
         self._ready_request = ready_request
         self._is_current = is_current
+        self.report = report
         prediction = ready_request.shared_request.prediction if ready_request.charges_predictions else ()
         self.size = compute_size(ready_request.request, ready_request.fitted_prompts, len(prediction))
 

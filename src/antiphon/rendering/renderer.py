@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 
-from antiphon.domain.context import Clock, Context, SystemClock
+from antiphon.domain.context import Clock, Context, EngineReport, SystemClock
 from antiphon.domain.events import EventGroup
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
@@ -188,14 +188,16 @@ class Renderer:
     ) -> RenderedRequest:
         """Prepares the request for the adapter with the digest `adapter`; None means the base model."""
         require_local(request)
-        context.progress.unread, context.progress.has_own_schemas = list_unused(request), False
+        report = EngineReport(list_unused(request))
         request = drop_declaration(request)
         generation = self._generation()
         model_info = await self._run_in_time(self._refresh_info(), context)
         model_info = with_template(model_info, request.prompts[0], self._options.helper, context.actor)
         original = settle_widths(request, model_info, self._options.most_logprobs)
         request = constrain_calls(original, model_info)
-        fitted_prompts = await self._run_in_time(self._fit_prompts(request, model_info, context), context)
+        fitted_prompts = await self._run_in_time(
+            self._fit_prompts(request, model_info, context, report), context
+        )
         shared_request = self._build_shared_request(request, context, model_info, adapter)
         if bad_words := request.output.bad_words:
             banned_sequences = await self._run_in_time(
@@ -211,7 +213,7 @@ class Renderer:
             )
             shared_request = replace(shared_request, prediction=predicted_tokens)
             if is_cut:
-                context.progress.unread += (f"{prediction.field}[{len(predicted_tokens)}:]",)
+                report.ignored += (f"{prediction.field}[{len(predicted_tokens)}:]",)
         is_current = partial(self._is_current, generation)
         ready_request = ReadyRequest(
             original,
@@ -221,7 +223,7 @@ class Renderer:
             shared_request,
             self._options.charges_predictions,
         )
-        return RenderedRequest(self._engine, ready_request, is_current)
+        return RenderedRequest(self._engine, ready_request, is_current, report)
 
     def _is_current(self, generation: int) -> bool:
         """Whether the engine still has that generation."""
@@ -236,15 +238,16 @@ class Renderer:
             raise build_deadline_error() from None
 
     async def _fit_prompts(
-        self, request: GenerationRequest, model_info: ModelInfo, context: Context
+        self, request: GenerationRequest, model_info: ModelInfo, context: Context, report: EngineReport
     ) -> list[FittedPrompt]:
-        """Converts every prompt to token ids that fit the context, and adds the constraint of its choices."""
+        """Converts every prompt to token ids that fit the context, and adds the constraint of its choices.
+        Reports the fields that the template ignores."""
         tokenizer = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as field_usage:
             fitted_prompts = await fit_prompts(tokenizer, model_info, request, context.clock)
         conversations = (prompt for prompt in request.prompts if isinstance(prompt, Conversation))
         messages = [message for conversation in conversations for message in conversation.messages]
-        context.progress.unread += field_usage.list_unread(messages)
+        report.ignored += field_usage.list_unread(messages)
         pairs = zip(request.prompts, fitted_prompts, strict=True)
         fitted_prompts = [
             constrain_prompt(prompt, fitted_prompt, request.output.constraint, model_info)
@@ -413,7 +416,7 @@ class RenderedAdapterRequest:
         """`build_missing_error`: returns the error for an adapter that the engine does not know."""
         self._prepared = prepared
         self._build_missing_error = build_missing_error
-        self.size = prepared.size
+        self.size, self.report = prepared.size, prepared.report
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return aclosing(self._events(context))

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from math import exp
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.request import (
     Ranking,
     RerankRequest,
@@ -33,6 +33,10 @@ class TokenizedPairs(Struct, frozen=True):
     @property
     def size(self) -> RequestSize:
         return self.pairs.size
+
+    @property
+    def report(self) -> EngineReport:
+        return self.pairs.report
 
     async def rank(self, context: Context) -> Ranking:
         """Returns the probability of a match for each document. Raises DeadlineExceeded."""

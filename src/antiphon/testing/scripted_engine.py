@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain, count, cycle, islice
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import (
     CandidateTokens,
     Event,
@@ -271,6 +271,7 @@ class ScriptedRequest(Struct, frozen=True):
 
     size: RequestSize
     open_stream: OpenStream
+    report: EngineReport = field(default_factory=EngineReport)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return self.open_stream(context)
@@ -301,7 +302,6 @@ class ScriptedEngine:
         self.prepared += 1
         self._require_ready()
         require_local(request)
-        context.progress.unread, context.progress.has_own_schemas = list_unused(request), False
         if (constraint := request.output.constraint) is not None:
             raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
         if any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts):
@@ -318,7 +318,7 @@ class ScriptedEngine:
             )
         candidates = len(counts) * (request.output.best_of or request.output.choices)
         size = RequestSize(sum(counts), self._count_max_tokens(request, sum(counts)) * candidates)
-        return ScriptedRequest(size, partial(self.stream, request))
+        return ScriptedRequest(size, partial(self.stream, request), EngineReport(list_unused(request)))
 
     @asynccontextmanager
     async def stream(

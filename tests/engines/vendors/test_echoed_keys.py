@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.assembly.vendors import build_client, resolve_provider
-from antiphon.domain.context import Context
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.vendors.base import VendorError, VendorModel
@@ -53,14 +53,14 @@ async def connect(answer: bytes, preset: str = "vllm") -> AsyncIterator[VendorEn
             await provider.aclose()
 
 
-async def generate(engine: VendorEngine) -> Context:
-    """Reads an answer, and returns the context of its request."""
+async def generate(engine: VendorEngine) -> EngineReport:
+    """Reads an answer, and returns the engine's report."""
     context = Context("r")
     prepared = await engine.prepare(REQUEST, context)
     async with prepared.stream(context) as events:
         async for _ in events:
             pass
-    return context
+    return prepared.report
 
 
 async def fail(answer: bytes) -> AntiphonError:
@@ -153,11 +153,11 @@ REPORTS = f"x-antiphon-ignored: user, top_k, {KEY}\r\nx-antiphon-relaxed: patter
 
 async def test_reports_of_another_antiphon_have_no_key():
     async with connect(build_answer(CHOICE % "stop", REPORTS), "antiphon") as engine:
-        progress = (await generate(engine)).progress
-    assert progress.unread == ("top_k", "***") and progress.relaxed == ("pattern", "a.***")
+        report = await generate(engine)
+    assert report.ignored == ("top_k", "***") and report.relaxed == ("pattern", "a.***")
 
 
 async def test_other_vendors_have_no_reports():
     async with connect(build_answer(CHOICE % "stop", REPORTS)) as engine:
-        progress = (await generate(engine)).progress
-    assert not progress.unread and not progress.relaxed
+        report = await generate(engine)
+    assert not report.ignored and not report.relaxed

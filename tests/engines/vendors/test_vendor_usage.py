@@ -99,10 +99,11 @@ async def test_the_time_in_which_a_reader_holds_an_answer_is_told():
         engine = VendorEngine(provider, model, build_profile(VendorProfile(), "v", "openai", frozenset()))
         request = GenerationRequest("late", (Conversation((Message(Role.USER, TEXT),)),), output=TEN)
         try:
-            async with (await engine.prepare(request, context)).stream(context) as events:
+            prepared = await engine.prepare(request, context)
+            async with prepared.stream(context) as events:
                 async for event in flatten(events):
                     if isinstance(event, Started):
                         await asyncio.sleep(0.2)
         finally:
             await provider.aclose()
-    assert context.progress.held_s >= 0.15 and context.progress.sent_at is not None
+    assert prepared.report.held_s >= 0.15 and prepared.report.sent_at is not None

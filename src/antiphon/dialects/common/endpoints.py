@@ -191,12 +191,13 @@ def build_report_headers(
     """Returns the headers that name the route, ignored fields, schema keywords that are not enforced, and the
     messages that the memory strategy dropped."""
     progress = request.progress
-    ignored, relaxed = call.ignored, progress.relaxed
-    if progress.unread:
-        ignored += tuple([INDEX.sub("[]", path) for path in progress.unread])
+    report = progress.report
+    ignored, relaxed = call.ignored, report.relaxed
+    if report.ignored:
+        ignored += tuple([INDEX.sub("[]", path) for path in report.ignored])
     if not services.keeps_records:
         ignored += call.attribution.fields + _list_scope_headers(request)
-    if isinstance(call, GenerationCall) and not progress.has_own_schemas:
+    if isinstance(call, GenerationCall) and not report.has_own_schemas:
         relaxed = call.relaxed
     headers = [(b"x-antiphon-route", progress.route)] if progress.route else []
     if ignored:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import aiohttp
 
-from antiphon.domain.context import Context, RequestProgress
+from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage, UsageSource
 from antiphon.domain.messages import MediaContent, estimate_tokens, measure_text
 from antiphon.domain.models import Profile
@@ -26,7 +26,7 @@ from antiphon.domain.request import (
     Ranking,
     RerankRequest,
 )
-from antiphon.domain.values import Struct, replace
+from antiphon.domain.values import Struct, field, replace
 from antiphon.domain.vendor_fields import SCHEMA_NAME
 from antiphon.engines.base import EngineState, RequestSize
 from antiphon.engines.vendors.base import (
@@ -142,10 +142,9 @@ class VendorEngine:
         )
         request = shorten_output(request, self._profile.max_output)
         call = self._provider.upstream.encode(request, self._model, attributes)
-        context.progress.unread, context.progress.has_own_schemas = call.ignored, True
-        context.progress.relaxed = ()
+        report = EngineReport(call.ignored, has_own_schemas=True)
         size = bound_size(request, call, self._model)
-        return PreparedVendorRequest(self._provider, self._model, request, call, size)
+        return PreparedVendorRequest(self._provider, self._model, request, call, size, report)
 
     async def prepare_embedding(
         self, request: EmbeddingRequest, context: Context
@@ -222,7 +221,7 @@ def limit_usage(
     most_output += size.choices * (MAX_HIDDEN_OUTPUT if is_open else MAX_EXCESS_OUTPUT)
     if prompt <= most_prompt and output <= most_output:
         return usage
-    record_impossible_usage(provider, context, prompt, output)
+    record_impossible_usage(provider, context, request.model, prompt, output)
     prompt = prompt if prompt <= most_prompt else size.prompt_tokens
     output = output if output <= most_output else size.output_tokens
     return Usage(
@@ -234,23 +233,25 @@ def limit_usage(
     )
 
 
-def record_impossible_usage(provider: Provider, context: Context, prompt: int, output: int) -> None:
+def record_impossible_usage(
+    provider: Provider, context: Context, model: str, prompt: int, output: int
+) -> None:
     """Logs the counts of a vendor that are not believed."""
     record(
         "vendor_usage_impossible",
         logging.WARNING,
         request_id=context.request_id,
         provider=provider.name,
-        model=context.progress.model,
+        model=model,
         prompt_tokens=prompt,
         completion_tokens=output,
     )
 
 
 def add_upstream_reports(
-    progress: RequestProgress, request: GenerationRequest, headers: Mapping[str, str]
+    report: EngineReport, request: GenerationRequest, headers: Mapping[str, str]
 ) -> None:
-    """Adds to `progress` the ignored fields and the schema keywords without effect, if the vendor is another
+    """Adds to `report` the ignored fields and the schema keywords without effect, if the vendor is another
     Antiphon that reports them."""
     constraint = request.output.constraint
     declared = constraint.declared if constraint is not None else None
@@ -260,8 +261,8 @@ def add_upstream_reports(
         else FIELDS_USED_HERE | {SCHEMA_NAME}
     )
     ignored = [name for name in read_names(headers.get(IGNORED_HEADER, "")) if name not in fields_used_here]
-    progress.unread = (*progress.unread, *ignored)
-    progress.relaxed = read_names(headers.get(RELAXED_HEADER, ""))
+    report.ignored = (*report.ignored, *ignored)
+    report.relaxed = read_names(headers.get(RELAXED_HEADER, ""))
 
 
 def read_names(header: str) -> tuple[str, ...]:
@@ -286,6 +287,7 @@ class PreparedVendorRequest(Struct, frozen=True):
     request: GenerationRequest
     call: UpstreamCall
     size: RequestSize
+    report: EngineReport
 
     def stream(self, context: Context) -> "VendorStream":
         return VendorStream(self, context)
@@ -314,6 +316,7 @@ class VendorStream:
         "call",
         "model",
         "provider",
+        "report",
         "request",
         "size",
     )
@@ -321,6 +324,7 @@ class VendorStream:
     def __init__(self, prepared: PreparedVendorRequest, context: Context) -> None:
         self.provider, self.model = prepared.provider, prepared.model
         self.request, self.call, self.size = prepared.request, prepared.call, prepared.size
+        self.report = prepared.report
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._response: UpstreamResponse | None = None
@@ -432,14 +436,14 @@ class VendorStream:
         deadline = find_deadline(self.provider, self._context, now)
         first_event_due = min(deadline, now + options.first_byte_timeout)
         due = first_event_due if self.call.is_streamed else deadline
-        response = self._response = await send(self.provider, self.call, self._context, due)
+        response = self._response = await send(self.provider, self.call, self._context, self.report, due)
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
                 for name in (IGNORED_HEADER, RELAXED_HEADER)
                 if name in response.headers
             }
-            add_upstream_reports(self._context.progress, self.request, reports)
+            add_upstream_reports(self.report, self.request, reports)
         response.deadline = deadline
         if response.media_type == EVENT_STREAM:
             is_plain = self.request.output.logprobs is None and not self.request.vendor_options.wants_speech
@@ -486,7 +490,7 @@ class VendorStream:
         elif not decoder.is_complete:
             for name, payload in self._splitter.finish():
                 events += decoder.feed(name, payload)
-        self._context.progress.held_s = self._held_s
+        self.report.held_s = self._held_s
         events += [self._limit_usage(event) for event in decoder.close()]
         self.provider.watch.finish(response)
         self._is_complete = True
@@ -538,6 +542,7 @@ class PreparedVendorEmbedding(Struct, frozen=True):
     provider: Provider
     request: EmbeddingRequest
     call: UpstreamCall
+    report: EngineReport = field(default_factory=EngineReport)
 
     @property
     def size(self) -> RequestSize:
@@ -550,9 +555,9 @@ class PreparedVendorEmbedding(Struct, frozen=True):
         vector_count = len(self.request.inputs) + 1  # one for what is beside the vectors
         max_bytes = min(MAX_VECTORS, vector_count * BYTES_PER_VECTOR)
         embeddings = await exchange(
-            self.provider, self.call, decode, context, max_bytes, MAX_OBJECTS, MAX_NUMBERS
+            self.provider, self.call, decode, context, self.report, max_bytes, MAX_OBJECTS, MAX_NUMBERS
         )
-        tokens = limit_prompt(embeddings.prompt_tokens, self.size, self.provider, context)
+        tokens = limit_prompt(embeddings.prompt_tokens, self.size, self.provider, context, self.request.model)
         if tokens != embeddings.prompt_tokens:
             embeddings = replace(embeddings, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
         dimensions = self.request.dimensions
@@ -570,6 +575,7 @@ class PreparedVendorRerank(Struct, frozen=True):
     provider: Provider
     request: RerankRequest
     call: UpstreamCall
+    report: EngineReport = field(default_factory=EngineReport)
 
     @property
     def size(self) -> RequestSize:
@@ -582,9 +588,9 @@ class PreparedVendorRerank(Struct, frozen=True):
         """Returns the scores. Raises a ProviderError."""
         decode = partial(self.provider.upstream.decode_rerank, self.request)
         ranking = await exchange(
-            self.provider, self.call, decode, context, self.provider.options.max_answer_bytes
+            self.provider, self.call, decode, context, self.report, self.provider.options.max_answer_bytes
         )
-        tokens = limit_prompt(ranking.prompt_tokens, self.size, self.provider, context)
+        tokens = limit_prompt(ranking.prompt_tokens, self.size, self.provider, context, self.request.model)
         if tokens != ranking.prompt_tokens:
             ranking = replace(ranking, prompt_tokens=tokens, source=UsageSource.ESTIMATED)
         return ranking
@@ -595,12 +601,12 @@ def bound_prompt(byte_count: int, estimate: int) -> RequestSize:
     return RequestSize(byte_count, 0, is_counted=False, estimated_prompt_tokens=min(estimate, byte_count))
 
 
-def limit_prompt(tokens: int, size: RequestSize, provider: Provider, context: Context) -> int:
+def limit_prompt(tokens: int, size: RequestSize, provider: Provider, context: Context, model: str) -> int:
     """Returns a vendor's count of the tokens that it read. A count that cannot be true is replaced by what
     the request reserved, and logged."""
     if tokens <= size.prompt_tokens + MAX_HIDDEN_PROMPT:
         return tokens
-    record_impossible_usage(provider, context, tokens, 0)
+    record_impossible_usage(provider, context, model, tokens, 0)
     return size.prompt_tokens
 
 
@@ -620,13 +626,14 @@ async def exchange(
     call: UpstreamCall,
     decode: Callable[[bytes], T],
     context: Context,
+    report: EngineReport,
     max_bytes: int,
     max_objects: int = MAX_OBJECTS,
     max_values: int = MAX_VALUES,
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await send(provider, call, context, deadline)
+    response = await send(provider, call, context, report, deadline)
     try:
         body = await response.read(max_bytes)
         return await run_decode(partial(decode, body), body, max_objects, max_values)
@@ -643,10 +650,13 @@ async def exchange(
         await provider.remove_user()
 
 
-async def send(provider: Provider, call: UpstreamCall, context: Context, deadline: float) -> UpstreamResponse:
+async def send(
+    provider: Provider, call: UpstreamCall, context: Context, report: EngineReport, deadline: float
+) -> UpstreamResponse:
     """Sends a request. Raises DeadlineExceeded if the request's own deadline passes, or a ProviderError."""
     try:
-        return await provider.send(trace_call(call, provider, context), deadline, context.record_sent)
+        on_sent = partial(report.record_sent, context.clock)
+        return await provider.send(trace_call(call, provider, context), deadline, on_sent)
     except ProviderTimeout:
         if is_expired(context):
             raise build_deadline_error() from None
