@@ -234,7 +234,8 @@ class RequestAccount:
             if isinstance(event, TextDelta):
                 self.completion_tokens += event.tokens
                 if self._is_estimated:
-                    self._text_bytes += measure_text(event.text)
+                    text = event.text
+                    self._text_bytes += len(text) if text.isascii() else measure_text(text)
             elif isinstance(event, Finished):
                 self.completion_tokens += event.tokens
                 self.finish_reasons.append(event.reason)

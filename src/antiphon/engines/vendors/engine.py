@@ -365,44 +365,38 @@ class VendorStream:
     async def __anext__(self) -> EventGroup:
         """Returns the events of the next piece of a streamed answer, or of a whole answer. The first group
         has content, so another route can be tried until then."""
-        if self._remaining_events:
+        events, self._remaining_events = self._remaining_events, []
+        if events:
             await asyncio.sleep(0)
-            events, self._remaining_events = self._remaining_events, []
         elif self._failures:
             raise self._failures.pop()
         elif self._is_complete:
             raise StopAsyncIteration
         else:
-            events = await self._read_events()
-        if len(events) > EVENTS_PER_TURN:
-            events, self._remaining_events = events[:EVENTS_PER_TURN], events[EVENTS_PER_TURN:]
-        return events
-
-    async def _read_events(self) -> list[Event]:
-        """Returns the next events of the answer. The first ones begin with Started, and have content. Events
-        that came before a fault are returned before its error is raised."""
-        response = self._response or await self._send()
-        events: list[Event] = []
-        try:
-            if self._decoder is None:
-                events += await self._read_answer(response)
-                self._is_complete = True
-            while not events and not self._is_complete and self._decoder is not None:
-                await self._read_piece(response, self._decoder, events)
+            response = self._response or await self._send()
+            try:
+                if self._decoder is None:
+                    events += await self._read_answer(response)
+                    self._is_complete = True
+                while not events and not self._is_complete and self._decoder is not None:
+                    await self._read_piece(response, self._decoder, events)
+                    if not self._has_begun and all(isinstance(event, Started) for event in events):
+                        events.clear()
+            except ANSWER_FAILURES as failure:
+                response.close()
                 if not self._has_begun and all(isinstance(event, Started) for event in events):
                     events.clear()
-        except ANSWER_FAILURES as failure:
-            response.close()
-            if not self._has_begun and all(isinstance(event, Started) for event in events):
-                events.clear()
-            has_begun = self._has_begun or bool(events)
-            if not events:
-                raise self._map_failure(failure, has_begun, self._context) from None
-            self._failures.append(self._map_failure(failure, has_begun, self._context))
-        if not self._has_begun:
-            self._has_begun = True
-            started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
-            events = [started, *[event for event in events if not isinstance(event, Started)]]
+                has_begun = self._has_begun or bool(events)
+                if not events:
+                    raise self._map_failure(failure, has_begun, self._context) from None
+                # The events before the fault come first.
+                self._failures.append(self._map_failure(failure, has_begun, self._context))
+            if not self._has_begun:
+                self._has_begun = True
+                started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
+                events = [started, *[event for event in events if not isinstance(event, Started)]]
+        if len(events) > EVENTS_PER_TURN:
+            events, self._remaining_events = events[:EVENTS_PER_TURN], events[EVENTS_PER_TURN:]
         return events
 
     @property
@@ -432,11 +426,18 @@ class VendorStream:
 
     async def _send(self) -> UpstreamResponse:
         """Sends the request. Begins the decoder if the vendor streams its answer."""
-        options, now = self.provider.options, self._loop.time()
-        deadline = find_deadline(self.provider, self._context, now)
+        options, context, now = self.provider.options, self._context, self._loop.time()
+        deadline = find_deadline(self.provider, context, now)
         first_event_due = min(deadline, now + options.first_byte_timeout)
         due = first_event_due if self.call.is_streamed else deadline
-        response = self._response = await send(self.provider, self.call, self._context, self.report, due)
+        call = trace_call(self.call, self.provider, context)
+        on_sent = partial(self.report.record_sent, context.clock)
+        try:
+            response = self._response = await self.provider.send(call, due, on_sent)
+        except ProviderTimeout:
+            if is_expired(context):
+                raise build_deadline_error() from None
+            raise
         if options.reports_fields:
             reports = {
                 name: self.provider.remove_secrets(response.headers[name])
@@ -633,7 +634,13 @@ async def exchange(
 ) -> T:
     """Sends a request, and returns its whole answer decoded. Raises a ProviderError."""
     deadline = find_deadline(provider, context, asyncio.get_running_loop().time())
-    response = await send(provider, call, context, report, deadline)
+    on_sent = partial(report.record_sent, context.clock)
+    try:
+        response = await provider.send(trace_call(call, provider, context), deadline, on_sent)
+    except ProviderTimeout:
+        if is_expired(context):
+            raise build_deadline_error() from None
+        raise
     try:
         body = await response.read(max_bytes)
         return await run_decode(partial(decode, body), body, max_objects, max_values)
@@ -648,19 +655,6 @@ async def exchange(
     finally:
         response.close()
         await provider.remove_user()
-
-
-async def send(
-    provider: Provider, call: UpstreamCall, context: Context, report: EngineReport, deadline: float
-) -> UpstreamResponse:
-    """Sends a request. Raises DeadlineExceeded if the request's own deadline passes, or a ProviderError."""
-    try:
-        on_sent = partial(report.record_sent, context.clock)
-        return await provider.send(trace_call(call, provider, context), deadline, on_sent)
-    except ProviderTimeout:
-        if is_expired(context):
-            raise build_deadline_error() from None
-        raise
 
 
 def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:

@@ -153,17 +153,50 @@ class Provider:
             )
 
     async def send(
-        self, call: UpstreamCall, deadline: float, on_sent: Callable[[], None] = lambda: None
+        self,
+        call: UpstreamCall,
+        deadline: float,
+        on_sent: Callable[[], None] = lambda: None,
+        method: str = "POST",
     ) -> UpstreamResponse:
-        """Sends a request and returns the response, whose headers have arrived. The caller must close the
-        response, and then call `remove_user`.
+        """Sends a request and returns the response, whose headers have arrived. If the vendor had closed the
+        idle connection to which the request was written, sends it again. The caller must close the response,
+        and then call `remove_user`.
 
         `deadline`: seconds of the event loop's clock. `on_sent` is called when the request is written to a
         connection. Raises a ProviderError.
         """
         self._users += 1
         try:
-            response = await self._exchange("POST", call, deadline, on_sent)
+            pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
+            head = self._build_head(method, call)
+            for _ in range(MAX_STALE_CONNECTIONS):
+                started_at = get_time()
+                reset_opened()
+                timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
+                try:
+                    connection = await pool.connect(self._target, [], timeout)
+                except TimeoutError:
+                    if get_time() < deadline:
+                        raise aiohttp.ConnectionTimeoutError from None
+                    if not has_opened():
+                        max_connections = self.options.connections
+                        raise TimeoutError(
+                            f"all {max_connections} connections were in use; raise connections"
+                        ) from None
+                    raise
+                started_at, response = get_time(), UpstreamResponse(connection, deadline)
+                self.watch.add(response)
+                on_sent()
+                try:
+                    await response.exchange(head, call.body)
+                except aiohttp.ClientConnectionError:
+                    if has_opened() or response.has_begun or get_time() - started_at > STALE_S:
+                        raise
+                else:
+                    break
+            else:
+                raise aiohttp.ServerDisconnectedError
             if response.status == 200:
                 return response
             try:
@@ -176,40 +209,6 @@ class Provider:
         except BaseException:
             await self.remove_user()
             raise
-
-    async def _exchange(
-        self, method: str, call: UpstreamCall, deadline: float, on_sent: Callable[[], None] = lambda: None
-    ) -> UpstreamResponse:
-        """Sends a request. If the vendor had closed the idle connection to which it was written, sends it
-        again. Raises a ClientError, TimeoutError or OSError."""
-        pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
-        head = self._build_head(method, call)
-        for _ in range(MAX_STALE_CONNECTIONS):
-            started_at = get_time()
-            reset_opened()
-            timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
-            try:
-                connection = await pool.connect(self._target, [], timeout)
-            except TimeoutError:
-                if get_time() < deadline:
-                    raise aiohttp.ConnectionTimeoutError from None
-                if not has_opened():
-                    max_connections = self.options.connections
-                    raise TimeoutError(
-                        f"all {max_connections} connections were in use; raise connections"
-                    ) from None
-                raise
-            started_at, response = get_time(), UpstreamResponse(connection, deadline)
-            self.watch.add(response)
-            on_sent()
-            try:
-                await response.exchange(head, call.body)
-            except aiohttp.ClientConnectionError:
-                if has_opened() or response.has_begun or get_time() - started_at > STALE_S:
-                    raise
-            else:
-                return response
-        raise aiohttp.ServerDisconnectedError
 
     def map_failure(self, failure: Exception) -> AntiphonError:
         """Returns the error for a failure of the connection. It shows no address."""
@@ -240,21 +239,19 @@ class Provider:
     async def fetch_models(self) -> tuple[str, ...]:
         """Returns the names of the vendor's models. Raises a ProviderError."""
         deadline = asyncio.get_running_loop().time() + self.options.first_byte_timeout
+        call = UpstreamCall(self.upstream.build_models_path(), b"", is_streamed=False)
+        response = await self.send(call, deadline, method="GET")
         try:
-            call = UpstreamCall(self.upstream.build_models_path(), b"", is_streamed=False)
-            response = await self._exchange("GET", call, deadline)
-            try:
-                if response.status != 200:
-                    raise await self._read_error(response)
-                return self.upstream.decode_models(await response.read(MAX_MODELS))
-            finally:
-                response.close()
+            return self.upstream.decode_models(await response.read(MAX_MODELS))
         except (aiohttp.ClientError, OSError) as failure:
             raise self.map_failure(failure) from None
         except UNREADABLE:
             raise ProviderFailed(
                 f"the provider {self.name} sent a list of models that cannot be read"
             ) from None
+        finally:
+            response.close()
+            await self.remove_user()
 
     async def remove_user(self) -> None:
         """Counts one request less that uses this client. Closes a retired client after its last request."""
