@@ -59,12 +59,6 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
             param="min_tokens",
         )
-    mirostat = None
-    if wire.mirostat_target is not None or wire.mirostat_lr is not None:  # a missing one has its default
-        mirostat = Mirostat(
-            MIROSTAT.target if wire.mirostat_target is None else wire.mirostat_target,
-            MIROSTAT.rate if wire.mirostat_lr is None else wire.mirostat_lr,
-        )
     return SamplingOptions(
         temperature=wire.temperature,
         top_p=wire.top_p,
@@ -75,8 +69,8 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
         repetition_penalty=wire.repetition_penalty,
         presence_penalty=wire.presence_penalty,
         frequency_penalty=wire.frequency_penalty,
-        logit_bias=None if wire.logit_bias is None else _read_biases(wire.logit_bias),
-        mirostat=mirostat,
+        logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
+        mirostat=read_mirostat(wire.mirostat_target, wire.mirostat_lr),
         min_tokens=wire.min_tokens,
         ignore_eos=wire.ignore_eos,
         allowed_token_ids=None
@@ -85,7 +79,15 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
     )
 
 
-def _read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
+def read_mirostat(target: float | None, rate: float | None) -> Mirostat | None:
+    """Reads the options of Mirostat; None if it is off. Mirostat is on if either is set, and the other then
+    has its default."""
+    if target is None and rate is None:
+        return None
+    return Mirostat(MIROSTAT.target if target is None else target, MIROSTAT.rate if rate is None else rate)
+
+
+def read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
     """Returns the biases by token id. Raises InvalidValue."""
     return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in biases.items())
 
@@ -251,7 +253,7 @@ def build_chat_call(
     )
     if wire.top_logprobs and wire.logprob_token_ids:
         ignored += ("top_logprobs",)
-    tools, tool_keywords = read_tools(wire, strict)
+    tools, tool_keywords = read_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls, strict)
     prompt = build_conversation(
         wire, build_messages(wire.messages), tools, wire.add_special_tokens, read_reasoning(wire)
     )
@@ -273,6 +275,14 @@ def build_chat_call(
     return call
 
 
+def require_output(max_tokens: int | None, echo: bool | None) -> None:
+    """Raises InvalidValue for a text completion without a token and without its prompt."""
+    if max_tokens == 0 and not echo:
+        raise InvalidValue(
+            "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
+        )
+
+
 def build_text_call(
     wire: CompletionRequest,
     ignored: tuple[str, ...] = (),
@@ -280,10 +290,7 @@ def build_text_call(
     dialect_constraints: Sequence[RelaxedConstraint] = (),
 ) -> GenerationCall:
     """Builds the call of a text completion of any dialect. The parameters are those of `build_chat_call`."""
-    if wire.max_tokens == 0 and not wire.echo:
-        raise InvalidValue(
-            "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
-        )
+    require_output(wire.max_tokens, wire.echo)
     relaxed_constraint = read_constraint(wire, strict, dialect_constraints)
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
@@ -295,7 +302,7 @@ def build_text_call(
         suffix=wire.suffix or "",
         **_read_output_options(wire),
     )
-    prompts = _build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
+    prompts = build_raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
     return _build_call(wire, prompts, output, ignored, relaxed_constraint.relaxed)
 
 
@@ -377,7 +384,7 @@ def _read_output_options(wire: CommonRequest) -> OutputOptions:
             param="logprob_token_ids",
         )
     return OutputOptions(
-        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+        stop=read_stops(wire.stop),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         best_of=best_of if best_of and best_of > 1 else None,  # a single candidate needs no ranking
         include_stop=bool(wire.include_stop_str_in_output),
@@ -393,6 +400,19 @@ def _read_output_options(wire: CommonRequest) -> OutputOptions:
     )
 
 
+def read_stops(stop: str | list[str] | None) -> tuple[str, ...]:
+    """Returns the stop strings."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def require_few_sequences(prompts: Sequence[Prompt], output: Output) -> None:
+    """Raises InvalidValue for too many sequences."""
+    if len(prompts) * (output.best_of or output.choices) > MAX_SEQUENCES:
+        factor = "best_of" if output.best_of else "n"
+        param = "prompt" if len(prompts) > 1 else factor
+        raise InvalidValue(f"prompts times {factor} must be at most {MAX_SEQUENCES}", param=param)
+
+
 def _build_call(
     wire: CommonRequest,
     prompts: tuple[Prompt, ...],
@@ -404,11 +424,7 @@ def _build_call(
     """Builds the call. `ignored` and `relaxed`: the ignored fields, and the schema keywords that are not
     enforced, for the response's headers. Raises InvalidValue for too many sequences, and for stream_options
     without a stream."""
-    sequences_per_prompt = output.best_of or output.choices
-    if len(prompts) * sequences_per_prompt > MAX_SEQUENCES:
-        factor = "best_of" if output.best_of else "n"
-        param = "prompt" if len(prompts) > 1 else factor
-        raise InvalidValue(f"prompts times {factor} must be at most {MAX_SEQUENCES}", param=param)
+    require_few_sequences(prompts, output)
     if wire.stream_options is not None and not wire.stream:
         raise InvalidValue("stream_options is taken only together with stream: true", param="stream_options")
     request = GenerationRequest(
@@ -441,7 +457,7 @@ def _build_call(
     )
 
 
-def _build_raw_prompts(prompt: str | list[Any], add_special: bool) -> tuple[RawPrompt, ...]:
+def build_raw_prompts(prompt: str | list[Any], add_special: bool) -> tuple[RawPrompt, ...]:
     """Builds one prompt from a text or a list of token ids, and several prompts from a list of texts or a
     list of such lists. Raises InvalidValue."""
     if isinstance(prompt, str):

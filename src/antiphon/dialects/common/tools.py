@@ -12,7 +12,6 @@ from antiphon.dialects.common.request_types import (
     FUNCTION_NAME,
     AllowedTools,
     CacheControlShape,
-    ChatCompletionRequest,
     Function,
     NamedTool,
     ToolChoiceShape,
@@ -67,21 +66,26 @@ def require_function(tool: Mapping[str, Any], field: str) -> None:
 # --- tools --------------------------------------------------------------------------------------------------
 
 
-def read_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools | None, tuple[str, ...]]:
-    """Reads the tools, and returns them with the schema keywords that are not enforced. `strict`: every
-    keyword must be enforced. Raises a RequestError."""
-    choice = wire.tool_choice
-    if not wire.tools:
-        if wire.parallel_tool_calls is not None:
+def read_tools(
+    shapes: Sequence[ToolShape] | None,
+    choice: str | ToolChoiceShape | None,
+    parallel: bool | None,
+    strict: bool = False,
+) -> tuple[Tools | None, tuple[str, ...]]:
+    """Reads the tools, and returns them with the schema keywords that are not enforced. `choice` and
+    `parallel`: the values of `tool_choice` and `parallel_tool_calls`. `strict`: every keyword must be
+    enforced. Raises a RequestError."""
+    if not shapes:
+        if parallel is not None:
             raise InvalidValue(
                 "parallel_tool_calls is taken only together with tools", param="parallel_tool_calls"
             )
         if choice in (None, "none", "auto"):
             return None, ()
         raise InvalidValue("tool_choice is taken only together with tools", param="tool_choice")
-    tools, relaxed = build_tools(wire.tools, strict)
-    parallel = wire.parallel_tool_calls is not False
-    return Tools(tools, *_read_tool_choice(choice, parallel, [tool.name for tool in tools])), relaxed
+    tools, relaxed = build_tools(shapes, strict)
+    names = [tool.name for tool in tools]
+    return Tools(tools, *_read_tool_choice(choice, parallel is not False, names)), relaxed
 
 
 def build_tools(

@@ -6,18 +6,18 @@ from typing import Any
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
-from antiphon.dialects.common.decode import read_attribution, read_sampling
+from antiphon.dialects.common.decode import read_attribution, read_sampling, read_stops
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import (
     build_bare_conversation,
     filter_messages,
     has_ignored_parts,
 )
-from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
+from antiphon.dialects.common.request_types import MAX_SEQUENCES, ChatMessage
 from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.empower.fields import FIELD_TABLE, EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire_types import ChatRequest
-from antiphon.domain.messages import Message, Role, Tools
+from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import (
     Constraint,
     Conversation,
@@ -62,7 +62,8 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     and named instead of refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a
     RequestError."""
     wire, report = CHAT_BODY.decode(body, report_unknown)
-    tools, relaxed = _read_tools(wire, strict)
+    tool_choice = "required" if wire.tool_choice == "any" else wire.tool_choice  # two names of the same
+    tools, relaxed = read_tools(wire.tools, tool_choice, wire.parallel_tool_calls, strict)
     relaxed_constraint = read_constraint(wire, strict)
     shows_reasoning = bool(wire.include_thinking)
     reasoning = Reasoning(
@@ -105,21 +106,6 @@ def _build_user_prompt(text: str, field: str) -> Conversation:
     return Conversation((Message(Role.USER, text),))
 
 
-def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
-    """Returns the tools and their choice, and the schema keywords that are not enforced. Empower's `any`
-    means OpenAI's `required`."""
-    return read_tools(
-        ChatCompletionRequest(
-            model=wire.model,
-            messages=[],
-            tools=wire.tools,
-            tool_choice="required" if wire.tool_choice == "any" else wire.tool_choice,
-            parallel_tool_calls=wire.parallel_tool_calls,
-        ),
-        strict,
-    )
-
-
 def _build_request(
     wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
 ) -> GenerationRequest:
@@ -132,7 +118,7 @@ def _build_request(
         max_tokens=max_tokens,
         is_default_max_tokens=wire.max_tokens is None,
         choices=choices,
-        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+        stop=read_stops(wire.stop),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )

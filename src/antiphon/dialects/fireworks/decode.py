@@ -7,7 +7,6 @@ The decoder of `/v1` reads the fields with the same meaning.
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,
@@ -15,14 +14,31 @@ from antiphon.dialects.common.constraint_fields import (
     read_response_format,
     shorten_names,
 )
-from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.decode import (
+    TEXT_MAX_TOKENS,
+    build_raw_prompts,
+    read_attribution,
+    read_biases,
+    read_memory,
+    read_mirostat,
+    read_stops,
+    require_few_sequences,
+    require_output,
+)
+from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image
-from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.request_types import ImageUrlShape, NamedSchema, PredictionShape
+from antiphon.dialects.common.messages import build_messages, filter_messages, has_ignored_parts
+from antiphon.dialects.common.request_types import (
+    ImageUrlShape,
+    NamedFunction,
+    NamedSchema,
+    PredictionShape,
+    ToolChoiceShape,
+)
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import filter_tools, require_known_tool
+from antiphon.dialects.common.tools import filter_tools, read_tools, require_known_tool
 from antiphon.dialects.common.vendor_fields import join_prediction, read_vendor_options
 from antiphon.dialects.fireworks.fields import FIELD_TABLE, FireworksScope, filter_fields
 from antiphon.dialects.fireworks.wire_types import (
@@ -35,13 +51,17 @@ from antiphon.dialects.fireworks.wire_types import (
 )
 from antiphon.domain.messages import Content, Message, Role, TextContent
 from antiphon.domain.request import (
+    Constraint,
     Conversation,
+    GenerationRequest,
+    Output,
     Overflow,
     Prediction,
     Prompt,
     RawPrompt,
     Reasoning,
     ReasoningFieldNames,
+    SamplingOptions,
     VendorOptions,
 )
 from antiphon.domain.values import replace
@@ -53,22 +73,6 @@ CHAT_MAX_TOKENS = 200
 LEAST_REPETITION = 1e-6
 """Replaces a repetition penalty of 0, because a division by 0 is impossible. Such a penalty favours earlier
 tokens as much as possible."""
-
-DEFAULTS: dict[str, Any] = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-}
-"""The page's defaults. They override a model's own defaults."""
-
-SAME_FIELDS = (
-    "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
-    "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
-    "seed", "return_token_ids", "user", "metadata",
-)  # fmt: skip
-"""The fields that have the same name in `/v1`."""
 
 EFFORT_ON, EFFORT_OFF = "medium", "none"
 """The reasoning efforts for true and false."""
@@ -113,62 +117,97 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
     refused. `strict`: a schema with a keyword that is not enforced is refused. Raises a RequestError."""
     wire, report = TEXT_BODY.decode(body, report_unknown)
     max_tokens = _read_max_tokens(wire, wire.max_tokens)
-    openai_request = openai_types.CompletionRequest(
-        prompt=wire.prompt,
-        max_tokens=max_tokens,
-        echo=wire.echo,
-        logprobs=_read_alternatives(wire),
-        **_read_same_fields(wire),
-    )
-    call = build_text_call(openai_request, report.names)
-    prompts = read_images(wire, call.request.prompts)
+    require_output(max_tokens, wire.echo)
     relaxed_constraint = read_fireworks_format(wire.response_format, strict)
-    return _complete_call(
-        replace(call, request=replace(call.request, prompts=prompts)),
-        wire,
-        relaxed_constraint,
-        max_tokens is None,
-    )
+    output = _read_output(wire, max_tokens, TEXT_MAX_TOKENS, relaxed_constraint.constraint, bool(wire.echo))
+    prompts = build_raw_prompts(wire.prompt, add_special=True)
+    require_few_sequences(prompts, output)
+    request = _build_request(wire, read_images(wire, prompts), output)
+    return _build_call(wire, request, report, relaxed_constraint.relaxed)
 
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:
     """Decodes a body of POST chat/completions. The parameters are those of `decode_text`."""
     wire, report = CHAT_BODY.decode(body, report_unknown)
-    max_tokens, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
-    openai_request = openai_types.ChatCompletionRequest(
-        messages=wire.messages,
-        max_tokens=CHAT_MAX_TOKENS if max_tokens is None else max_tokens,
-        tools=wire.tools,
-        tool_choice=_read_tool_choice(wire),
-        parallel_tool_calls=wire.parallel_tool_calls,
-        logprobs=alternatives is not None,
-        top_logprobs=alternatives,
-        memory_strategy=wire.memory_strategy,
-        rag_params=wire.rag_params,
-        **_read_same_fields(wire),
-    )
-    call = build_chat_call(openai_request, report.names, strict)
-    reasoning = read_reasoning(wire)
-    prompts = tuple(
-        replace(prompt, reasoning=reasoning) if isinstance(prompt, Conversation) else prompt
-        for prompt in call.request.prompts
-    )
+    max_tokens = _read_max_tokens(wire, wire.max_tokens)
     relaxed_constraint = read_fireworks_format(wire.response_format, strict)
-    return _complete_call(
-        replace(call, request=replace(call.request, prompts=prompts)),
-        wire,
-        relaxed_constraint,
-        max_tokens is None,
+    output = _read_output(wire, max_tokens, CHAT_MAX_TOKENS, relaxed_constraint.constraint)
+    tools, relaxed = read_tools(wire.tools, _read_tool_choice(wire), wire.parallel_tool_calls, strict)
+    prompt = Conversation(build_messages(wire.messages), tools=tools, reasoning=read_reasoning(wire))
+    require_few_sequences((prompt,), output)
+    request = replace(
+        _build_request(wire, (prompt,), output),
+        memory=None if wire.memory_strategy is None else read_memory(wire.memory_strategy),
+        retrieval=None if wire.rag_params is None else read_retrieval(wire.rag_params),
+    )
+    return _build_call(wire, request, report, relaxed_constraint.relaxed + relaxed)
+
+
+def _read_output(
+    wire: FireworksCommonRequest,
+    max_tokens: int | None,
+    default_max_tokens: int,
+    constraint: Constraint | None,
+    echo: bool = False,
+) -> Output:
+    """Reads the options of the output. Choices keep their stop texts. Too many tokens are handled by
+    `context_length_exceeded_behavior`."""
+    return Output(
+        max_tokens=default_max_tokens if max_tokens is None else max_tokens,
+        is_default_max_tokens=max_tokens is None,
+        choices=wire.n or 1,
+        stop=read_stops(wire.stop),
+        constraint=constraint,
+        echo=echo,
+        logprobs=_read_alternatives(wire),
+        token_ids=bool(wire.return_token_ids),
+        include_stop=True,
+        overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
 
 
-def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
-    """Returns the fields with the same name in `/v1`, with the page's defaults. Replaces values that `/v1`
-    does not accept."""
-    values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    if values.get("repetition_penalty") == 0:
-        values["repetition_penalty"] = LEAST_REPETITION
-    return DEFAULTS | values | {"cache_salt": wire.prompt_cache_isolation_key}
+def _build_request(
+    wire: FireworksCommonRequest, prompts: tuple[Prompt, ...], output: Output
+) -> GenerationRequest:
+    """Builds the request, with the page's defaults."""
+    penalty = 1.0 if wire.repetition_penalty is None else wire.repetition_penalty
+    return GenerationRequest(
+        wire.model,
+        prompts,
+        SamplingOptions(
+            temperature=1.0 if wire.temperature is None else wire.temperature,
+            top_p=1.0 if wire.top_p is None else wire.top_p,
+            top_k=wire.top_k,
+            min_p=wire.min_p,
+            seed=wire.seed,
+            typical_p=wire.typical_p,
+            repetition_penalty=penalty or LEAST_REPETITION,
+            presence_penalty=wire.presence_penalty or 0.0,
+            frequency_penalty=wire.frequency_penalty or 0.0,
+            logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
+            mirostat=read_mirostat(wire.mirostat_target, wire.mirostat_lr),
+            ignore_eos=wire.ignore_eos,
+        ),
+        output,
+        cache_salt=wire.prompt_cache_isolation_key or "",
+        vendor_options=_read_vendor_options(wire),
+        is_buffered=not wire.stream,
+    )
+
+
+def _build_call(
+    wire: FireworksCommonRequest, request: GenerationRequest, report: FieldReport, relaxed: tuple[str, ...]
+) -> FireworksCall:
+    """Builds the call. Every stream contains the usage."""
+    return FireworksCall(
+        request,
+        bool(wire.stream),
+        include_usage=True,
+        ignored=report.names,
+        relaxed=shorten_names(relaxed),
+        attribution=read_attribution(wire.user, wire.metadata),
+        has_entries=wire.logprobs is True,
+    )
 
 
 def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
@@ -200,7 +239,7 @@ def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
 
 def _read_tool_choice(
     wire: FireworksChatCompletionRequest,
-) -> Any:  # noqa: ANN401 - a word or the shape of /v1
+) -> str | ToolChoiceShape | None:
     """Returns the tool choice in the form of `/v1`."""
     tool_choice = wire.tool_choice
     if not isinstance(tool_choice, ChosenTool):
@@ -213,40 +252,9 @@ def _read_tool_choice(
         )
     if tool_choice.name is not None and wire.tools:
         require_known_tool(tool_choice.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
-    return openai_types.ToolChoiceShape(
+    return ToolChoiceShape(
         "function",
-        tool_choice.function if tool_choice.name is None else openai_types.NamedFunction(tool_choice.name),
-    )
-
-
-def _complete_call(
-    call: GenerationCall,
-    wire: FireworksCommonRequest,
-    relaxed_constraint: RelaxedConstraint,
-    is_default_max_tokens: bool,
-) -> FireworksCall:
-    """Completes a call with the differences from `/v1`: choices keep their stop texts, too many tokens are
-    handled by `context_length_exceeded_behavior`, and every stream contains the usage.
-    `is_default_max_tokens`: whether the caller sent no max_tokens."""
-    output = replace(
-        call.request.output,
-        constraint=relaxed_constraint.constraint,
-        is_default_max_tokens=is_default_max_tokens,
-        include_stop=True,
-        overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
-    )
-    return FireworksCall(
-        replace(
-            call.request,
-            output=output,
-            vendor_options=_read_vendor_options(wire),
-        ),
-        call.stream,
-        include_usage=True,
-        ignored=call.ignored,
-        relaxed=shorten_names(relaxed_constraint.relaxed + call.relaxed),
-        attribution=call.attribution,
-        has_entries=wire.logprobs is True,
+        tool_choice.function if tool_choice.name is None else NamedFunction(tool_choice.name),
     )
 
 

@@ -13,16 +13,17 @@ from antiphon.dialects.base import (
     GenerationCall,
     RerankCall,
 )
-from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.body_decoder import BodyDecoder
-from antiphon.dialects.common.decode import build_chat_call, require_no_nul
+from antiphon.dialects.common.constraint_fields import shorten_names
+from antiphon.dialects.common.decode import read_biases, read_stops, require_no_nul
 from antiphon.dialects.common.embeddings import (
     build_prompts,
     require_encoding_format,
 )
+from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.tools import filter_tools
+from antiphon.dialects.common.messages import build_messages, filter_messages, has_ignored_parts
+from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.jamai.fields import FIELD_TABLE, JamaiScope, filter_fields
 from antiphon.dialects.jamai.wire_types import (
     JamaiChatRequest,
@@ -33,11 +34,13 @@ from antiphon.domain.messages import MediaContent, Message, Role
 from antiphon.domain.request import (
     Conversation,
     EmbeddingRequest,
+    GenerationRequest,
+    Output,
     Overflow,
-    Prompt,
     Reasoning,
     ReasoningFieldNames,
     RerankRequest,
+    SamplingOptions,
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
@@ -144,17 +147,11 @@ def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
     return frozenset(str(part.kind) for part in parts if isinstance(part, MediaContent))
 
 
-DEFAULTS: dict[str, Any] = {"temperature": 0.2, "top_p": 0.6}
+DEFAULT_TEMPERATURE, DEFAULT_TOP_P = 0.2, 0.6
 """The page's defaults. They override a model's own defaults."""
 
 MAX_TOKENS = 2048
 """The page's default of max_tokens."""
-
-SAME_FIELDS = (
-    "messages", "tools", "tool_choice", "temperature", "top_p", "stream", "stop", "presence_penalty",
-    "frequency_penalty", "logit_bias", "n", "rag_params",
-)  # fmt: skip
-"""The fields that have the same name in `/v1`."""
 
 OPTIONAL = frozenset(
     "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
@@ -205,12 +202,42 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     keyword that is not enforced is refused. Raises a RequestError."""
     wire, report = CHAT_BODY.decode(body, report_unknown)
     max_tokens = _read_max_tokens(wire, report)
-    values = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
-    openai_request = openai_types.ChatCompletionRequest(
-        model=wire.model or "", max_tokens=max_tokens or MAX_TOKENS, **(DEFAULTS | values)
+    tools, relaxed = read_tools(wire.tools, wire.tool_choice, None, strict)
+    reasoning = Reasoning(
+        "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
+        wire.thinking_budget,
+        field_names=REASONING_FIELD_NAMES,
     )
-    call = build_chat_call(openai_request, report.names, strict)
-    return _complete_call(call, wire, is_default_max_tokens=max_tokens is None)
+    prompt = Conversation(complete_turns(build_messages(wire.messages)), tools=tools, reasoning=reasoning)
+    request = GenerationRequest(
+        wire.model or "",
+        (prompt,),
+        SamplingOptions(
+            temperature=DEFAULT_TEMPERATURE if wire.temperature is None else wire.temperature,
+            top_p=DEFAULT_TOP_P if wire.top_p is None else wire.top_p,
+            presence_penalty=wire.presence_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
+        ),
+        Output(
+            max_tokens=max_tokens or MAX_TOKENS,
+            is_default_max_tokens=max_tokens is None,
+            choices=wire.n or 1,
+            stop=read_stops(wire.stop),
+            overflow=Overflow.SHORTEN,
+        ),
+        retrieval=None if wire.rag_params is None else read_retrieval(wire.rag_params),
+        is_buffered=not wire.stream,
+        optional=OPTIONAL,
+    )
+    return GenerationCall(
+        request,
+        bool(wire.stream),
+        include_usage=True,
+        ignored=report.names,
+        relaxed=shorten_names(relaxed),
+        attribution=_read_attribution(wire),
+    )
 
 
 def decode_embeddings(body: bytes, report_unknown: bool = False) -> EmbeddingCall:
@@ -241,31 +268,6 @@ def _read_max_tokens(wire: JamaiChatRequest, report: FieldReport) -> int | None:
             param="thinking_budget",
         )
     return max_tokens
-
-
-def _complete_call(
-    call: GenerationCall, wire: JamaiChatRequest, *, is_default_max_tokens: bool
-) -> GenerationCall:
-    """Completes a call with the differences from `/v1`. `is_default_max_tokens`: whether the caller sent no
-    max_tokens."""
-    output = replace(
-        call.request.output, overflow=Overflow.SHORTEN, is_default_max_tokens=is_default_max_tokens
-    )
-    reasoning = Reasoning(
-        "none" if wire.reasoning_effort == "disable" else wire.reasoning_effort,
-        wire.thinking_budget,
-        field_names=REASONING_FIELD_NAMES,
-    )
-    prompts = tuple(_complete_prompt(prompt, reasoning) for prompt in call.request.prompts)
-    request = replace(call.request, output=output, prompts=prompts, optional=OPTIONAL)
-    return replace(call, request=request, include_usage=True, attribution=_read_attribution(wire))
-
-
-def _complete_prompt(prompt: Prompt, reasoning: Reasoning) -> Prompt:
-    """Returns the conversation with the messages that JamAI adds, and with these reasoning options."""
-    if not isinstance(prompt, Conversation):
-        return prompt
-    return replace(prompt, messages=complete_turns(prompt.messages), reasoning=reasoning)
 
 
 def _read_attribution(wire: JamaiChatRequest) -> Attribution:
