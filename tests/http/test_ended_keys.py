@@ -127,6 +127,36 @@ async def test_nothing_else_ends_what_runs(server):
                 assert b"error" not in await line.until(b"data: ")
 
 
+NARROWER = {
+    "models": ({"models": ["other*"]}, {"models": None}),
+    "paths": ({"endpoints": ["/v1/models"]}, {"endpoints": None}),
+    "role": ({"role": "viewer"}, {"role": "member"}),
+}
+"""Changes that take the right to generate, and the changes that give it back."""
+
+
+@pytest.mark.parametrize("kind", NARROWER)
+async def test_a_narrower_key_is_refused_at_its_next_request_while_one_runs(server, kind):
+    one = await project(server)
+    key, (user, token) = await service(server, one), await person(server, one)
+    narrower, wider = NARROWER[kind]
+    each, path = (token, f"projects/{one}/members/{user}") if kind == "role" else (key, f"keys/{key['id']}")
+    method = "PUT" if kind == "role" else "PATCH"
+    async with server.line() as line:
+        headers = {"authorization": f"Bearer {each['secret']}"}
+        await line.send(request_bytes(CHAT, STREAM, headers=headers))
+        await line.until(b"Hello")
+        assert (await server.asked(each["secret"], "/v1/models")).status == 200
+        await done(server, path, narrower, method)
+        for _ in range(2):
+            assert (await server.asked(each["secret"], CHAT, LONG)).status == 403
+        await done(server, path, wider, method)
+        async with running(server, each, CHAT, LONG | {"max_tokens": 1}) as answer:
+            pass
+        assert answer.result().status == 200
+        assert b"error" not in await line.until(b"data: ")
+
+
 async def test_a_key_ended_while_the_body_arrives_creates_nothing(server):
     key, *change = await begun(server, "revoked")
     whole = request_bytes(CHAT, LONG, headers={"authorization": f"Bearer {key['secret']}"})
