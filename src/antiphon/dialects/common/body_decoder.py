@@ -6,8 +6,8 @@ ignored.
 
 msgspec keeps only the last of two equal keys. So the decoded value is encoded again, and the colons in both
 texts are counted. A colon follows each key, and all others are inside texts. A body that repeats a key has
-more colons than its value, unless the body escapes a colon. The table reads such bodies, and those that set a
-field to null or to its default.
+more colons than its value, unless the body escapes a colon. So does a body that sets a field to null or to
+its default. The strict parser looks for repeated keys in all these bodies.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,8 @@ class BodyDecoder(Generic[Wire]):
         return (self.decode_by_table(body, report) if wire is None else wire), report
 
     def decode_at_once(self, body: bytes) -> Wire | None:
-        """Decodes a body by the type alone. Returns None if the table must read it."""
+        """Decodes a body by the type alone. Returns None if the table must read it. Raises MalformedBody for
+        a repeated key."""
         if len(body) > DENSE_BODY and sum(map(body.count, SEPARATORS)) > MAX_SEPARATORS:
             return None
         try:
@@ -75,10 +76,12 @@ class BodyDecoder(Generic[Wire]):
             encoded = _encode(wire)
         except (ValueError, OverflowError, RecursionError):
             return None
-        if body.count(b":") != encoded.count(b":") or b"\\u003a" in body or b"\\u003A" in body:
-            return None
-        if self._get_unsupported is not None and self._get_unsupported(wire) != self._absent:
-            return None
+        may_repeat = body.count(b":") != encoded.count(b":") or b"\\u003a" in body or b"\\u003A" in body
+        if self._get_unsupported is not None:
+            if may_repeat or self._get_unsupported(wire) != self._absent:
+                return None  # a field that the table does not know is refused even if it is null
+        elif may_repeat:
+            read_object(body)
         return None if self._needs_table is not None and self._needs_table(wire) else wire
 
     def decode_by_table(self, body: bytes, report: FieldReport) -> Wire:
