@@ -284,12 +284,12 @@ def test_null_and_escapes_need_no_table() -> None:
 
 
 def test_a_large_body_of_many_parts_is_left_to_the_table() -> None:
-    long_text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a b " * 60_000}]})
+    long_text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a b, " * 60_000}]})
     assert dialect.CHAT_BODY.decode_at_once(long_text.encode()) is not None
-    many_tokens = json.dumps({"model": "m", "prompt": [1] * 80_000})
+    many_tokens = json.dumps({"model": "m", "prompt": [1] * 100_000})
     assert dialect.TEXT_BODY.decode_at_once(many_tokens.encode()) is None
     (prompt,) = dialect.decode_text(many_tokens.encode()).request.prompts
-    assert prompt == RawPrompt(tokens=(1,) * 80_000)
+    assert prompt == RawPrompt(tokens=(1,) * 100_000)
 
 
 def test_every_error_comes_from_the_table() -> None:

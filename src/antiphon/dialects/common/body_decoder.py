@@ -18,13 +18,13 @@ import msgspec
 
 from antiphon.dialects.common.field_table import FieldReport, FieldSupport, FieldTable
 from antiphon.dialects.common.request_types import BodyShape
-from antiphon.dialects.common.strict_json import DENSE_BODY, convert, read_object
+from antiphon.dialects.common.strict_json import convert, read_object
 
 SEPARATORS = (b"[", b"{", b":", b",")
 
-MAX_SEPARATORS = 1 << 16
-"""The most separators in a large body that is decoded at once, within some milliseconds. While the table's
-parser reads a body with more of them, other threads can run."""
+LARGE_BODY, MAX_SEPARATORS = 1 << 18, 1 << 16
+"""The size of a body whose separators are counted, and the most of them in a body that is decoded at once,
+within some milliseconds. While the table's parser reads a body with more of them, other threads can run."""
 
 Wire = TypeVar("Wire", bound=BodyShape)
 
@@ -69,14 +69,16 @@ class BodyDecoder(Generic[Wire]):
     def decode_at_once(self, body: bytes) -> Wire | None:
         """Decodes a body by the type alone. Returns None if the table must read it. Raises MalformedBody for
         a repeated key."""
-        if len(body) > DENSE_BODY and sum(map(body.count, SEPARATORS)) > MAX_SEPARATORS:
+        if len(body) > LARGE_BODY and sum(map(body.count, SEPARATORS)) > MAX_SEPARATORS:
             return None
         try:
             wire = self._decode(body)
             encoded = _encode(wire)
         except (ValueError, OverflowError, RecursionError):
             return None
-        may_repeat = body.count(b":") != encoded.count(b":") or b"\\u003a" in body or b"\\u003A" in body
+        may_repeat = body.count(b":") != encoded.count(b":")
+        if b"\\u003" in body and (b"\\u003a" in body or b"\\u003A" in body):
+            may_repeat = True
         if self._get_unsupported is not None:
             if may_repeat or self._get_unsupported(wire) != self._absent:
                 return None  # a field that the table does not know is refused even if it is null
