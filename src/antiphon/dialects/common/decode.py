@@ -70,7 +70,9 @@ def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOption
         presence_penalty=wire.presence_penalty,
         frequency_penalty=wire.frequency_penalty,
         logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
-        mirostat=read_mirostat(wire.mirostat_target, wire.mirostat_lr),
+        mirostat=None
+        if wire.mirostat_target is wire.mirostat_lr is None
+        else read_mirostat(wire.mirostat_target, wire.mirostat_lr),
         min_tokens=wire.min_tokens,
         ignore_eos=wire.ignore_eos,
         allowed_token_ids=None

@@ -101,7 +101,9 @@ async def answer_generation(
 ) -> Response | EventStream:
     """Generates text, buffered or streamed."""
     request.progress.body = request.body
-    context = services.build_context(request, add_attribution(origin, call.attribution))
+    if call.attribution is not NO_ATTRIBUTION:
+        origin = add_attribution(origin, call.attribution)
+    context = services.build_context(request, origin)
     if call.stream:
         headers = partial(build_report_headers, call, request, services)
         return EventStream(
@@ -109,8 +111,11 @@ async def answer_generation(
         )
     async with services.generate(call.request, context) as events:
         generation = await collect(events)
-    encode = partial(codec.encode_answer, meta, call, generation)
-    body = await services.offload(encode) if _has_many_scores(generation) else encode()
+    if call.request.output.logprobs is None and call.request.output.prompt_logprobs is None:
+        body = codec.encode_answer(meta, call, generation)
+    else:
+        encode = partial(codec.encode_answer, meta, call, generation)
+        body = await services.offload(encode) if _has_many_scores(generation) else encode()
     return Response(body, headers=build_report_headers(call, request, services))
 
 

@@ -288,9 +288,16 @@ def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldRepo
     return filtered_part
 
 
-def has_ignored_parts(messages: Sequence[object]) -> bool:
+class MessagesField(Protocol):
+    """A body with messages."""
+
+    @property
+    def messages(self) -> Sequence[object]: ...
+
+
+def has_ignored_parts(wire: MessagesField) -> bool:
     """Whether a message has a part that its type accepts, and that `filter_messages` reports as ignored."""
-    for message in messages:
+    for message in wire.messages:
         if isinstance(message, ChatMessage):
             if message.refusal and message.content:
                 return True
@@ -314,28 +321,24 @@ _get_special_fields = attrgetter(
 NO_SPECIAL_FIELDS = (None,) * 7
 
 
-def is_plain(message: ChatMessage) -> bool:
-    """Whether the message is only a text and perhaps the speaker's name. A tool's result is not."""
-    return (
-        type(message.content) is str
-        and message.role != "tool"
-        and _get_special_fields(message) == NO_SPECIAL_FIELDS
-    )
-
-
 def build_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
     """Converts wire messages. Raises a RequestError."""
-    plain = [is_plain(message) for message in messages]
-    if not all(plain):
-        require_consistent_messages(messages)
-    return tuple(
-        [
-            Message(ROLES[message.role], message.content, message.name)  # type: ignore[arg-type]
-            if plain[index]
-            else _build_message(message, f"messages[{index}]")
-            for index, message in enumerate(messages)
-        ]
-    )
+    built: list[Message] = []
+    are_consistent = False
+    for index, message in enumerate(messages):
+        content = message.content
+        if (
+            isinstance(content, str)
+            and message.role != "tool"
+            and _get_special_fields(message) == NO_SPECIAL_FIELDS
+        ):
+            built.append(Message(ROLES[message.role], content, message.name))
+            continue
+        if not are_consistent:
+            require_consistent_messages(messages)
+            are_consistent = True
+        built.append(_build_message(message, f"messages[{index}]"))
+    return tuple(built)
 
 
 def build_bare_conversation(messages: list[ChatMessage]) -> Conversation:

@@ -53,7 +53,7 @@ CHAT_BODY = BodyDecoder(
     FIELD_TABLE,
     EmpowerScope.CHAT,
     filter_chat,
-    lambda wire: not isinstance(wire.messages, str) and has_ignored_parts(wire.messages),
+    lambda wire: not isinstance(wire.messages, str) and has_ignored_parts(wire),
 )
 
 

@@ -107,7 +107,7 @@ CHAT_BODY = BodyDecoder(
     FIELD_TABLE,
     FireworksScope.CHAT,
     filter_chat,
-    lambda wire: has_ignored_parts(wire.messages),
+    has_ignored_parts,
 )
 TEXT_BODY = BodyDecoder(FireworksCompletionRequest, FIELD_TABLE, FireworksScope.TEXT)
 

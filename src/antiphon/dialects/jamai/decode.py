@@ -182,7 +182,7 @@ def filter_embeddings(fields: dict[str, Any], report: FieldReport) -> dict[str, 
 
 def is_changed(wire: JamaiChatRequest) -> bool:
     """Whether `filter_chat` changes or reports a part of a body that the wire type accepts."""
-    if wire.tools is not None or has_ignored_parts(wire.messages):
+    if wire.tools is not None or has_ignored_parts(wire):
         return True
     return any(
         (message.content is None and not message.tool_calls)

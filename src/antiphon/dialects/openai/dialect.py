@@ -367,7 +367,7 @@ CHAT_BODY = BodyDecoder(
     FIELD_TABLE,
     FieldScope.CHAT,
     filter_chat,
-    lambda wire: has_ignored_parts(wire.messages),
+    has_ignored_parts,
 )
 TEXT_BODY = BodyDecoder(CompletionRequest, FIELD_TABLE, FieldScope.TEXT, filter_text)
 

@@ -259,7 +259,7 @@ CHAT_BODY = BodyDecoder(
     FIELD_TABLE,
     SgpScope.CHAT,
     filter_chat,
-    lambda wire: wire.inference_extra_params is not None or has_ignored_parts(wire.messages),
+    lambda wire: wire.inference_extra_params is not None or has_ignored_parts(wire),
 )
 TEXT_BODY = BodyDecoder(
     SgpCompletionRequest,
