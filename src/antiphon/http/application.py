@@ -3,7 +3,6 @@ request is handled."""
 
 import re
 from collections.abc import Awaitable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 from starlette.datastructures import Headers as StarletteHeaders
@@ -18,7 +17,7 @@ from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.body_budget import BodyCounter
-from antiphon.http.client_address import TrustedProxies
+from antiphon.http.client_address import FORWARDED_FOR, TrustedProxies
 from antiphon.http.connection import Connection, get_connection
 from antiphon.http.errors import (
     SERVER_ERROR,
@@ -28,7 +27,7 @@ from antiphon.http.errors import (
     send_error,
     to_api_error,
 )
-from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
+from antiphon.http.in_flight import ClientLeft, InFlight
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
 from antiphon.http.responses import (
@@ -133,7 +132,9 @@ class Application:
             path_params=NOTHING if match is None else match.params,
             peer=peer[0] if peer else None,
         )
-        request.client = self._proxies.find_client(request.peer, headers)
+        request.client = (
+            self._proxies.find_client(request.peer, headers) if FORWARDED_FOR in headers else request.peer
+        )
         response = ResponseState(send, request_id)
         send_answer: Send = response.send
         if self._cors is not None and b"origin" in headers:
@@ -239,12 +240,12 @@ class Application:
             headers += dialect.build_error_headers(error, self._app_state.clock.wall())
             await send_error(send, dialect, error, request, headers)
 
-    def _cancel_on_leave(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
+    def _cancel_on_leave(self, request: Request, connection: Connection) -> InFlight:
         """Returns a context that cancels its block if the caller leaves, at the request timeout, or if the
         caller's key is no longer accepted."""
         app_state = self._app_state
         seconds = app_state.settings.request_timeout
-        return cancel_on_disconnect(connection, app_state.in_flight, seconds, request.actor, request.progress)
+        return InFlight(connection, app_state.in_flight, seconds, request.actor, request.progress)
 
     def _build_not_found(self, method: str, path: str) -> AntiphonError:
         """Returns the error for an unknown path, or for a method that the path does not accept."""

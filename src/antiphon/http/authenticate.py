@@ -168,7 +168,9 @@ class Authenticator:
         AuthenticationFailed, PermissionDenied or a RequestError."""
         if right is None or not self._verifiers:
             return LOCAL_ANONYMOUS
-        token, requested_scope = read_credential(request.headers), read_scope(request.headers)
+        headers = request.headers
+        token = read_credential(headers)
+        requested_scope = NO_SCOPE if headers.keys().isdisjoint(SCOPE_HEADERS) else read_scope(headers)
         if token is None:
             raise AuthenticationFailed(REFUSAL)
         try:
@@ -185,7 +187,7 @@ class Authenticator:
             own_scope = replace(requested_scope, project=None, takes_oldest=dialect.chooses_project)
             actor = await self._find_actor(token, own_scope)
             request.chosen_project = actor.project
-        if self._checks_rights:
+        if self._checks_rights and (actor.grant.endpoints is not None or right not in actor.rights):
             require_right(actor, right, request.path)
         return actor
 
@@ -201,8 +203,6 @@ class Authenticator:
 def read_scope(headers: Headers) -> RequestedScope:
     """Returns the project and the user that the headers select. Raises InvalidValue if two headers with the
     same meaning differ."""
-    if headers.keys().isdisjoint(SCOPE_HEADERS):
-        return NO_SCOPE
     return RequestedScope(_read_scope_id(headers, PROJECT_HEADERS), _read_scope_id(headers, USER_HEADERS))
 
 

@@ -25,7 +25,8 @@ class ClientLeft(Exception):
 
 class InFlight:
     """A running request, as a context manager. `end` cancels the request's task, and the context then raises
-    the error that `end` got."""
+    the error that `end` got: ClientLeft if the caller leaves; DeadlineExceeded after `seconds`;
+    AuthenticationFailed if the caller is no longer accepted; or the error of `InFlightRegistry.end`."""
 
     __slots__ = (
         "_connection",
@@ -157,18 +158,3 @@ class InFlightRegistry:
         for request in tuple(self._running):
             if not self._is_accepted(request.actor):
                 request.end(AuthenticationFailed(KEY_NOT_ACCEPTED))
-
-
-def cancel_on_disconnect(
-    connection: Connection,
-    registry: InFlightRegistry,
-    seconds: float,
-    actor: Actor,
-    progress: RequestProgress,
-) -> InFlight:
-    """Returns a context that cancels its block and then raises an error:
-
-    ClientLeft if the caller leaves; DeadlineExceeded after `seconds`;
-    AuthenticationFailed if the caller is no longer accepted; or the error of `registry.end`.
-    """
-    return InFlight(connection, registry, seconds, actor, progress)
