@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,8 +60,8 @@ def serve() -> None:
     parts: dict[str, Callable[[], object]] = {}
     for name, body in build_bodies().items():
         request = decode_chat(body).request
-        parts[f"decode {name}"] = lambda body=body: decode_chat(body)
-        parts[f"encode {name}"] = lambda request=request: upstream.encode(request, model, NO_ATTRIBUTES)
+        parts[f"decode {name}"] = partial(decode_chat, body)
+        parts[f"encode {name}"] = partial(upstream.encode, request, model, NO_ATTRIBUTES)
     for line in sys.stdin:
         part, count, began = parts[line.strip()], 0, time.thread_time()
         while time.thread_time() - began < SLICE_S:
