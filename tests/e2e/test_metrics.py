@@ -52,6 +52,7 @@ def test_a_generation_is_counted_by_the_server_and_the_engine(server: Server) ->
     assert grown("antiphon_engine_decoded_tokens_total", "cantor") >= made
     assert grown("antiphon_engine_first_token_seconds_count", "cantor") >= 1
     assert grown("antiphon_engine_inter_token_seconds_count", "cantor") >= made - 1
+    assert grown("antiphon_engine_step_gap_seconds_count", "cantor") >= made - 1
     assert after["antiphon_engine_cells", "cantor"] == load.cells > 0
     command = [sys.executable, "-m", "antiphon", "top", "--url", server.url, "--json", "--interval", "0.2"]
 

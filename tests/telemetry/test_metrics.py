@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load, Timer
-from antiphon.domain.values import fields
+from antiphon.domain.values import fields, replace
 from antiphon.telemetry import exposition, metrics
 from antiphon.telemetry.exposition import Family, MetricKind, Series, render_page
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -68,7 +68,9 @@ def test_every_number_of_an_engine_is_told():
     """Each field of Load gets a value that no other has, and each value is found."""
     values: dict[str, Any] = {each.name: index for index, each in enumerate(fields(Load), start=100)}
     histograms = {
-        name: Histogram(total=float(value)) for name, value in values.items() if name.endswith("_seconds")
+        name: replace(getattr(Load(), name), total=float(value))
+        for name, value in values.items()
+        if name.endswith("_seconds")
     }
     adapter = AdapterLoad("0" * 64, running=1, queued=2, decoded_tokens=3)
     values["adapters"] = (adapter,)
@@ -102,7 +104,7 @@ def test_names_labels_help_and_types_stay():
     page = Path(__file__).with_name("families.txt").read_text().splitlines()
     series: list[Series] = []
     for family in (*metrics.FAMILIES, *exposition.FAMILIES):
-        value = Histogram() if family.kind is MetricKind.HISTOGRAM else 0
+        value = Histogram((0,) * (len(family.bounds) + 1)) if family.kind is MetricKind.HISTOGRAM else 0
         series.append((family, {family.labels: value}))
     found = []
     for each in text_string_to_metric_families(render_page(series)):

@@ -294,12 +294,16 @@ LATENCY_BOUNDS: tuple[float, ...] = (
 )  # fmt: skip
 """Upper bounds of a Histogram's buckets, in seconds; the last bucket has none."""
 
+GAP_BOUNDS: tuple[float, ...] = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""The same for the time between two decodes, which is less than a millisecond for small models."""
+
 
 class Histogram(Struct, frozen=True):
     """Counts of times in buckets; the counts only grow."""
 
     counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS) + 1)
-    """One for each bound, not cumulative, and one above all bounds."""
+    """One for each bound, not cumulative, and one above all bounds. The bounds are LATENCY_BOUNDS unless
+    GAP_BOUNDS are named."""
     total: float = 0.0
     """Sum of all times, in seconds."""
 
@@ -307,20 +311,21 @@ class Histogram(Struct, frozen=True):
 class Timer:
     """A histogram that grows. One thread adds times, and any thread can read it."""
 
-    __slots__ = ("_counts", "_total")
+    __slots__ = ("_bounds", "_counts", "_total")
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
     def add(self, seconds: float) -> None:
         """Adds a time."""
-        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self._counts[bisect_left(self._bounds, seconds)] += 1
         self._total += seconds
 
     def add_several(self, seconds: float, times: int) -> None:
         """Adds the same time several times."""
-        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
+        self._counts[bisect_left(self._bounds, seconds)] += times
         self._total += seconds * times
 
     def build_histogram(self) -> Histogram:
@@ -390,6 +395,8 @@ class Load(Struct, frozen=True):
     """Times from the request to its first token."""
     inter_token_seconds: Histogram = Histogram()
     """Times between two tokens of one sequence."""
+    step_gap_seconds: Histogram = Histogram((0,) * (len(GAP_BOUNDS) + 1))
+    """Times between two decodes while there is work; of llama.cpp only. The bounds are GAP_BOUNDS."""
     adapters: tuple[AdapterLoad, ...] = ()
     """The load of each adapter that was used and is still loaded."""
     devices: tuple[DeviceMemory, ...] = ()

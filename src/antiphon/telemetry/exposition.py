@@ -10,15 +10,13 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antiphon.domain.models import LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load
-from antiphon.domain.values import Struct, field
+from antiphon.domain.models import GAP_BOUNDS, LATENCY_BOUNDS, AdapterLoad, DeviceMemory, Histogram, Load
+from antiphon.domain.values import Struct, field, replace
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-BOUNDS = (*map(str, LATENCY_BOUNDS), "+Inf")
-"""Upper bounds of the buckets, as the page shows them."""
 
 
 class MetricKind(StrEnum):
@@ -40,6 +38,8 @@ class Family(Struct, frozen=True):
     description: str
     """One line with the counted quantity and its unit."""
     labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = LATENCY_BOUNDS
+    """Upper bounds of a histogram's buckets."""
 
 
 Value = float | Histogram
@@ -74,7 +74,8 @@ def _build_metric(
         labels = dict(zip(family.labels, label_values, strict=True))
         if isinstance(value, Histogram):
             # Prometheus expects cumulative buckets.
-            for bound, cumulative in zip(BOUNDS, accumulate(value.counts), strict=True):
+            bounds = (*map(str, family.bounds), "+Inf")
+            for bound, cumulative in zip(bounds, accumulate(value.counts), strict=True):
                 metric.add_sample(f"{family.name}_bucket", labels | {"le": bound}, cumulative)
             metric.add_sample(f"{family.name}_sum", labels, value.total)
             metric.add_sample(f"{family.name}_count", labels, sum(value.counts))
@@ -246,6 +247,16 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (
         _declare_histogram("inter_token_seconds", "Time between tokens of one sequence."),
         lambda load: load.inter_token_seconds,
+    ),
+    (
+        replace(
+            _declare_histogram(
+                "step_gap_seconds",
+                "Time between two decodes of llama.cpp while there is work: drawing, sending, planning.",
+            ),
+            bounds=GAP_BOUNDS,
+        ),
+        lambda load: load.step_gap_seconds,
     ),
 )
 

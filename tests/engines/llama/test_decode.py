@@ -563,11 +563,17 @@ def test_times_are_counted():
     made.thread.start()
     made.all_of(made.submit(5, max_tokens=4))
     load = made.loop.measure_load()
-    made.loop.stop()
-    made.thread.join(PATIENCE)
     assert sum(load.queue_seconds.counts) == sum(load.first_token_seconds.counts) == 1
     assert sum(load.inter_token_seconds.counts) == 3
     assert load.inter_token_seconds.total > 0
+    assert sum(load.step_gap_seconds.counts) == load.steps - 1
+    made.all_of(made.submit(5, max_tokens=1))
+    later = made.loop.measure_load()
+    assert (
+        sum(later.step_gap_seconds.counts) - sum(load.step_gap_seconds.counts) == later.steps - load.steps - 1
+    )
+    made.loop.stop()
+    made.thread.join(PATIENCE)
 
 
 # --- adapters

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from antiphon.domain.models import AdapterLoad, Load, Timer
+from antiphon.domain.models import GAP_BOUNDS, AdapterLoad, Load, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import (
     Counts,
@@ -65,6 +65,8 @@ class LoadCounters(Struct):
     """Seconds from the request to its first token."""
     inter_token: Timer = field(default_factory=Timer)
     """Seconds between two tokens of a sequence."""
+    step_gap: Timer = field(default_factory=lambda: Timer(GAP_BOUNDS))
+    """Seconds from the end of a decode to the beginning of the next one, unless the thread had no work."""
 
     def count_drawn(self, adapter: str | None, tokens: int) -> None:
         """Adds drawn completion tokens to the totals."""
@@ -102,6 +104,7 @@ class LoadCounters(Struct):
             queue_seconds=self.queue.build_histogram(),
             first_token_seconds=self.first_token.build_histogram(),
             inter_token_seconds=self.inter_token.build_histogram(),
+            step_gap_seconds=self.step_gap.build_histogram(),
             adapters=tuple(self._list_adapter_loads(scheduler)),
         )
 
@@ -159,6 +162,8 @@ class DecodeLoop:
         """Sequences whose rows were lost because the last decode was aborted. While one of them is not over,
         the next decode is not aborted, so repeated cancellations cannot stall the other sequences."""
         self._is_stopping = False
+        self._decode_end = 0.0
+        """The time at which the last decode ended; 0 after a wait for work."""
         self._clear_count = 0
         """The number of times that the whole cache was overwritten."""
         self._seconds_per_token = 0.0
@@ -213,6 +218,7 @@ class DecodeLoop:
             apply_changes(self._context, self._scheduler.take_changes())
             self._deliver_events()
             self.inbox.wait()()
+            self._decode_end = 0.0
         if not self.inbox.is_empty:
             for command in self.inbox.take_all():
                 command()
@@ -328,10 +334,12 @@ class DecodeLoop:
         rows = fill_batch(self._context, call)
         clear_count = self._clear_count
         started_at = self._clock()
+        if self._decode_end:
+            self._counters.step_gap.add(started_at - self._decode_end)
         status = self._decode(rows, call)
+        self._decode_end = now = self._clock()
         self._aborted_sequences = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()
         if status == DecodeStatus.DONE:
-            now = self._clock()
             if call.spans and rows >= MIN_MEASURED_ROWS:
                 seconds_per_token = (now - started_at) / rows
                 self._seconds_per_token = (

@@ -64,6 +64,7 @@ def add_loads(load: Load, other_load: Load) -> Load:
         queue_seconds=_add_histograms(load.queue_seconds, other_load.queue_seconds),
         first_token_seconds=_add_histograms(load.first_token_seconds, other_load.first_token_seconds),
         inter_token_seconds=_add_histograms(load.inter_token_seconds, other_load.inter_token_seconds),
+        step_gap_seconds=_add_histograms(load.step_gap_seconds, other_load.step_gap_seconds),
         adapters=_add_adapters((*load.adapters, *other_load.adapters)),
     )
 
