@@ -13,7 +13,12 @@ from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama.context import ContextSizes, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
-from antiphon.engines.llama.loading import find_alike_row_counts, format_quantization, load_model
+from antiphon.engines.llama.loading import (
+    SINGLE_THREAD_BYTES,
+    find_alike_row_counts,
+    format_quantization,
+    load_model,
+)
 from antiphon.errors import LibraryError, LoadError
 from benchmarks import make_model
 from benchmarks.make_model import write_model
@@ -155,6 +160,18 @@ def test_memory_that_does_not_suffice_is_a_refusal(models, mode):
     assert (run.returncode, run.stderr) == (0, "")
     assert "tokens in the KV cache" in run.stdout
     assert "lower the context length" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "threads"), [("q8_0", False, 1), ("q8_0", True, 0), ("f32", False, 0)]
+)
+def test_one_thread_computes_a_single_row_of_few_weights(tmp_path, kind, exact, threads):
+    """By the size of the weights alone, and never in exact mode."""
+    path = write_model(tmp_path / "m.gguf", make_model.SIZES["small"], kind)
+    assert (path.stat().st_size <= SINGLE_THREAD_BYTES) == (kind == "q8_0")
+    loaded = load_model(spec(path, threads=2, exact=exact))
+    loaded.close()
+    assert (loaded.context.shape.single_row_threads, loaded.context.shape.threads) == (threads, 2)
 
 
 def test_tensors_are_checked_when_asked(models):

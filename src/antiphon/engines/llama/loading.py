@@ -70,6 +70,14 @@ MIN_TURN_SECONDS = 0.05
 """The fewest seconds of an adapter's turn while other adapters wait. Readers do not notice so short a wait,
 and a change of adapters takes only some milliseconds of it."""
 
+SINGLE_THREAD_BYTES = 8 * 1024 * 1024
+"""The most bytes of weights with which one thread computes a decode of one row. Several threads would mostly
+wait for each other: they are no faster on an idle machine, and many times slower on a busy one.
+
+This is a fixed rule, not a measurement at the start: one and two threads give other bits for a single row
+with more than some hundred cells, so a choice by time would make equal seeds differ between two starts. Exact
+mode promises equal bits alone and in a batch, so all threads compute its single rows too."""
+
 NO_VOCABULARY = 0
 """llama_vocab_type of a model without a tokenizer. If such a model has to tokenize, the library aborts the
 process."""
@@ -251,6 +259,7 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
         rows=rows,
         micro_rows=EXACT_ROWS if spec.exact else MICRO_ROWS,
         threads=spec.threads or max(1, choose_thread_count() // spec.hosts),
+        single_row_threads=1 if not spec.exact and model.count_bytes() <= SINGLE_THREAD_BYTES else 0,
         unified=not has_streams(spec),
         flash=not spec.exact,
         kv_type=spec.kv_type,

@@ -67,6 +67,8 @@ class ContextSizes(Struct, frozen=True):
     kv_type: str
     outputs: int = 0
     """The most rows of one decode that give logits; 0 means one for each sequence."""
+    single_row_threads: int = 0
+    """The number of threads for a decode of one row; 0 means `threads`."""
     adapter_memory: int = 0
     """The most bytes of adapters in memory. The adapter in use stays even if it is larger."""
 
@@ -113,7 +115,7 @@ class NativeContext:
             "n_ubatch": sizes.micro_rows,
             "n_seq_max": sizes.sequences,
             "n_outputs_max": sizes.outputs or sizes.sequences,
-            "n_threads": sizes.threads,
+            "n_threads": sizes.single_row_threads or sizes.threads,
             "n_threads_batch": sizes.threads,
             "flash_attn_type": flash if sizes.flash else FLASH_OFF,
             "type_k": KV_TYPES[sizes.kv_type],
@@ -139,7 +141,8 @@ class NativeContext:
             )
         }
         batch, micro, sequences, threads, cells = actual.values()
-        requested = (sizes.rows, min(sizes.micro_rows, sizes.rows), sizes.sequences, sizes.threads)
+        requested_threads = sizes.single_row_threads or sizes.threads
+        requested = (sizes.rows, min(sizes.micro_rows, sizes.rows), sizes.sequences, requested_threads)
         if (batch, micro, sequences, threads) != requested or cells < sizes.cells:
             self.close()
             raise LibraryError(
@@ -175,6 +178,10 @@ class NativeContext:
     def set_one_row_each(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
         """Fills the first rows of the next batch with one token of each sequence. Every row gives logits."""
         end = len(tokens)
+        if end == 1:  # a tenth of the time
+            self.tokens[0], self.positions[0], self.sequences[0] = tokens[0], positions[0], sequences[0]
+            self.outputs[0] = 1
+            return
         self.tokens[:end] = tokens
         self.positions[:end] = positions
         self.sequences[:end] = sequences
