@@ -9,6 +9,7 @@ from antiphon.settings.models import LLAMA_ONLY, MODEL_DEFAULTS, VLLM_ONLY
 VLLM = {"name": "m", "path": "/m", "engine": "vllm", "interpreter": "/python"}
 LLAMA = {"name": "m", "path": "/m.gguf"}
 OTHER = {
+    "bind_threads": False,
     "exact": True,
     "kv_type": "f32",
     "layout": "pool",

@@ -318,6 +318,8 @@ class LoadSpec(Struct, frozen=True):
     devices."""
     drafts: DraftMode = DraftMode.OFF
     """Which drafts are verified, several tokens of a sequence in one step."""
+    bind_threads: bool = False
+    """Whether each compute thread stays on a core, if the threads use all cores."""
 
     def get_prefill_chunk(self) -> int:
         """Returns the most prompt tokens of one step."""

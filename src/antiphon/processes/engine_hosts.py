@@ -279,7 +279,11 @@ class EngineHosts:
     async def _start(self, host: EngineHost) -> Child:
         settings, model = self._settings, host.model
         cluster = self._cluster if model.cluster else None
-        load = build_load_spec(model, settings, host.name)
+        # The first threads of several engines would be bound to the same core.
+        is_only_engine = {each.name for each in (*self._assigned.values(), *self._unassigned)} == {host.name}
+        load = replace(
+            build_load_spec(model, settings, host.name), bind_threads=model.bind_threads and is_only_engine
+        )
         factory = VLLM_ENGINE if model.engine == "vllm" else self._factory
 
         def build_configuration(status_fd: int) -> bytes:

@@ -47,6 +47,13 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "speed."
         ),
     ] = False
+    bind_threads: Annotated[
+        bool,
+        Meta(
+            description="Whether each CPU thread stays on its core, if this is the server's only engine and "
+            "its threads use all cores (engines.md)."
+        ),
+    ] = True
     gpu_layers: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=0)],
         Meta(
@@ -242,6 +249,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 LLAMA_ONLY = frozenset(
     {
+        "bind_threads",
         "gpu_layers",
         "tensor_split",
         "exact",

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
+from antiphon.engines.llama.machine import (
+    choose_binding,
+    choose_thread_count,
+    list_usable_cpus,
+    prepare_environment,
+)
 
 
 @pytest.fixture
@@ -68,3 +73,24 @@ def test_waiting_threads_spin_shortly_unless_configured():
     longer = {"GOMP_SPINCOUNT": "5"}
     prepare_environment(longer)
     assert longer["GOMP_SPINCOUNT"] == "5"
+
+
+def test_threads_that_use_all_cores_are_bound(machine):
+    cpus, group = machine
+    bound = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
+    assert choose_binding({}, None, cpus, group, range(8)) == bound
+    assert choose_binding({"OMP_WAIT_POLICY": "active"}, 4, cpus, group, range(8)) == bound
+
+
+def test_threads_that_leave_a_core_free_are_not_bound(machine):
+    cpus, group = machine
+    assert choose_binding({}, 3, cpus, group, range(8)) == {}
+    assert choose_binding({}, 1, cpus, group, [0, 1]) == {}, "there is nothing to choose from"
+    (group / "cpu.max").write_text("200000 100000")
+    assert choose_binding({}, None, cpus, group, range(8)) == {}, "a quota names no cores"
+
+
+@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"])
+def test_an_operators_binding_is_kept(machine, name):
+    cpus, group = machine
+    assert choose_binding({name: "false"}, None, cpus, group, range(8)) == {}

@@ -4,7 +4,7 @@ loaded.
 
 import os
 import sys
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
@@ -22,6 +22,16 @@ SHORT_SPIN = {
     "GOMP_SPINCOUNT": "1000",
 }
 
+BOUND_THREADS = {
+    # Each thread of OpenMP stays on a core of its own. Linux likes to wake a thread on the core of the thread
+    # that wakes it. Then two threads that wait for each other at every barrier take turns on one core, often
+    # for hundreds of steps, and a step of a small model takes up to eight times as long.
+    "OMP_PROC_BIND": "true",
+    "OMP_PLACES": "cores",
+}
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""The variables with which an operator binds threads, or leaves them unbound."""
+
 QUIET_END = {
     # At a failed assertion ggml starts a debugger to print a backtrace, which delays the restart by seconds.
     "GGML_NO_BACKTRACE": "1",
@@ -37,13 +47,33 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
         target.setdefault(name, value)
 
 
+def choose_binding(
+    environment: Mapping[str, str],
+    threads: int | None,
+    cpus: Path = CPUS,
+    group: Path = CONTROL_GROUP,
+    allowed: Iterable[int] | None = None,
+) -> dict[str, str]:
+    """Returns the variables that bind the threads of an engine which is alone on this machine. They are empty
+    if its threads leave a core free, where other threads and programs can be, or if the operator has decided
+    it in `environment`. `threads`: the number of threads; None means the number for this machine."""
+    cores = count_cores(cpus, allowed)
+    count = threads or choose_thread_count(cpus, group, allowed)
+    is_decided = any(name in environment for name in BINDING_VARIABLES)
+    return {} if cores < 2 or count < cores or is_decided else BOUND_THREADS
+
+
+def count_cores(cpus: Path = CPUS, allowed: Iterable[int] | None = None) -> int:
+    """The number of physical cores that this process may use, as its affinity allows."""
+    return len({_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)})
+
+
 def choose_thread_count(
     cpus: Path = CPUS, group: Path = CONTROL_GROUP, allowed: Iterable[int] | None = None
 ) -> int:
     """The number of physical cores that this process may use, as its affinity and the quota of its control
     group allow. At least 1."""
-    cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
-    return max(1, min(len(cores), _read_quota(group)))
+    return max(1, min(count_cores(cpus, allowed), _read_quota(group)))
 
 
 def list_usable_cpus() -> list[int]:
