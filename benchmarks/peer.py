@@ -58,7 +58,7 @@ def choose_shape(args: argparse.Namespace, model: Path) -> Shape:
         "newcomer": (STREAMS + 1, NEWCOMER + 256),
         "alone": (1, args.prompt + args.tokens + 64),
     }[args.scenario]
-    return Shape(str(model), sequences, context, args.threads, tuple(args.set), args.native)
+    return Shape(str(model), sequences, context, args.threads, tuple(args.set), args.native, args.before)
 
 
 def read_facts(path: Path) -> tuple[int, int]:
@@ -155,6 +155,7 @@ def main() -> None:
         help="settings of the model at Antiphon's sides: step_latency=0.5",
     )
     parser.add_argument("--native", default="", help="library of the sides `native:...`; see make native")
+    parser.add_argument("--before", default="", help="checkout of the sides `before:...`")
     parser.add_argument("--save", type=Path, help="append each round to this file")
     parser.add_argument(
         "--report",

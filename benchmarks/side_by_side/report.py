@@ -48,12 +48,10 @@ def _print_figure(figure: str, rows: list[Row]) -> None:
             f"    {side:24} {median(figures):10.4g}   {min(figures):.4g} to {max(figures):.4g}, "
             f"{len(figures)} rounds"
         )
-    products = ("native", "antiphon", "llama")
-    best = {product: _find_best_side(figure, product, values) for product in products}
-    for own_product, peer_product in pairwise(products):
-        own_side, peer_side = best[own_product], best[peer_product]
-        if own_side and peer_side:
-            _print_ratio(own_side, peer_side, values)
+    products = ("native", "before", "antiphon", "llama")
+    best = [found for product in products if (found := _find_best_side(figure, product, values))]
+    for own_side, peer_side in pairwise(best):
+        _print_ratio(own_side, peer_side, values)
 
 
 def _find_best_side(figure: str, product: str, values: dict[str, dict[str, float]]) -> str | None:

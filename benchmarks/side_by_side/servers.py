@@ -5,7 +5,8 @@ xllamacpp's `Server` is llama-server inside a Python process; here it runs in a 
 get the same numbers of threads, sequences and KV cells. The name of a side tells its layout and options:
 
 antiphon:pool, antiphon:streams one pool of cells, or a stream of cells for each sequence native:pool,
-native:streams Antiphon over another library (--native) llama:unified, llama:split the same layouts of
+native:streams Antiphon over another library (--native) before:pool, before:streams Antiphon of another
+checkout (--before) llama:unified, llama:split the same layouts of
 llama-server (kv_unified on or off) .../spin, .../nap, .../5000 OpenMP threads spin at barriers without limit,
 for microseconds (Antiphon's default), or for this number of rounds .../nap+large, .../small memory in large
 pages (Antiphon's default), or in small pages
@@ -57,6 +58,8 @@ class Shape:
     """Further model settings for Antiphon's sides."""
     native: str = ""
     """The path of another library, for the sides `native:...`."""
+    before: str = ""
+    """The path of another checkout, for the sides `before:...`."""
 
 
 @dataclass
@@ -108,7 +111,9 @@ def run_side(name: str, shape: Shape) -> Iterator[Side]:
     variables = {name: value for word in words for name, value in list_variables(word).items()}
     if product == "native":
         variables["ANTIPHON_ENGINE_LIBRARY"] = shape.native
-    start = {"antiphon": run_antiphon, "native": run_antiphon, "llama": run_llama_server}[product]
+    if product == "before":
+        variables["PYTHONPATH"] = f"{shape.before}/src"
+    start = run_llama_server if product == "llama" else run_antiphon
     with start(name, layout, shape, variables) as side:
         yield side
 
