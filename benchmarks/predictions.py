@@ -36,9 +36,9 @@ from benchmarks.side_by_side.servers import MODEL, Shape, Side, run_side
 
 SCENARIOS = ("prediction", "lookup", "free", "streams")
 
-TOKENS, CHANGED, STREAMS = 400, 0.05, 8
+CHANGED, STREAMS = 0.05, 8
 
-SEEDS = (11, 12, 13)
+FIRST_SEED = 11
 
 CONTEXT = 1536
 
@@ -65,32 +65,40 @@ class Found:
 class Caller:
     """Sends requests to one server."""
 
-    def __init__(self, side: Side) -> None:
-        self._side = side
+    def __init__(self, side: Side, tokens: int) -> None:
+        """`tokens`: the length of each answer."""
+        self._side, self._tokens = side, tokens
         url = f"http://127.0.0.1:{side.port}/fireworks/inference/v1/completions"
         self._post = httpx2.Client(timeout=600).post
         self._url = url
 
     def complete(self, prompt: Prompt, seed: int, **more: object) -> list[int]:
-        """Makes TOKENS tokens, and returns their ids."""
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": TOKENS, "seed": seed, "temperature": 0.7}
+        """Makes an answer, and returns its token ids."""
+        body = {
+            "model": MODEL,
+            "prompt": prompt,
+            "max_tokens": self._tokens,
+            "seed": seed,
+            "temperature": 0.7,
+        }
         reply = self._post(self._url, json=body | {"ignore_eos": True, "return_token_ids": True} | more)
         reply.raise_for_status()
         ids: list[int] = reply.json()["choices"][0]["token_ids"]
         return ids
 
-    def measure(self, found: Found, prompts: list[Prompt], seed: int, **more: object) -> None:
-        """Adds the time of these requests, sent at once."""
+    def measure(self, found: Found, prompts: list[Prompt], seed: int, **more: object) -> list[int]:
+        """Adds the time of these requests, sent at once. Returns the tokens of the first answer."""
         before = self._read_load()
         with ThreadPoolExecutor(len(prompts)) as threads:
             started = time.perf_counter()
-            list(threads.map(lambda prompt: self.complete(prompt, seed, **more), prompts))
+            answers = list(threads.map(lambda prompt: self.complete(prompt, seed, **more), prompts))
             found.seconds.append(time.perf_counter() - started)
         after = self._read_load()
-        found.tokens += TOKENS * len(prompts)
+        found.tokens += self._tokens * len(prompts)
         found.steps += after.steps - before.steps
         found.drafts += after.drafts - before.drafts
         found.accepted += after.accepted_drafts - before.accepted_drafts
+        return answers[0]
 
     def _read_load(self) -> Load:
         if self._side.antiphon is None:
@@ -107,28 +115,25 @@ def replace_some(tokens: list[int], rng: random.Random) -> list[int]:
 def run(scenario: str, plain: Caller, drafting: Caller, seconds: float) -> tuple[Found, Found]:
     """Measures pairs for so many seconds, at least two."""
     rng, without, having = random.Random(7), Found(), Found()
-    answers = (
-        [plain.complete(OPENING, seed) for seed in SEEDS] if scenario in ("prediction", "lookup") else []
-    )
-    ends_at, pair = time.monotonic() + seconds, 0
+    ends_at, pair, answer = time.monotonic() + seconds, 0, list[int]()
     while pair < 2 or time.monotonic() < ends_at:
-        index = pair % len(SEEDS)
-        prompts: list[Prompt] = [OPENING]
-        more: dict[str, object] = {}
-        if scenario == "prediction":
-            more = {"speculation": replace_some(answers[index], rng)}
-        elif scenario == "lookup":
-            prompts = [[*answers[index], *answers[index][:40]]]
-        else:
-            count = STREAMS if scenario == "streams" else 1
-            prompts = [f"{OPENING} Name the whale {100 * pair + number}." for number in range(count)]
-        turns: list[tuple[Caller, Found, dict[str, object]]] = [
-            (plain, without, {}),
-            (drafting, having, more),
-        ]
-        for caller, found, fields in turns if pair % 2 else reversed(turns):
-            caller.measure(found, prompts, SEEDS[index], **fields)
+        seed = FIRST_SEED + pair // 2  # each answer is made twice without drafts, and twice with them
+        if scenario == "lookup" and not pair % 2:
+            answer = plain.complete(OPENING, seed)
+        count = STREAMS if scenario == "streams" else 1
+        prompts: list[Prompt] = [f"{OPENING} Name the whale {100 * seed + one}." for one in range(count)]
+        if scenario == "lookup":
+            prompts = [[*answer, *answer[:40]]]
+        for is_plain in (pair % 2 == 0, pair % 2 == 1):
+            if is_plain:
+                ids = plain.measure(without, prompts, seed)
+                answer = ids if scenario == "prediction" else answer
+            elif scenario == "prediction":
+                plain.measure(having, prompts, seed, speculation=replace_some(answer, rng))
+            else:
+                drafting.measure(having, prompts, seed)
         pair += 1
+        print(report(scenario, without, having), file=sys.stderr, flush=True)
     return without, having
 
 
@@ -158,6 +163,7 @@ def main() -> None:
     )
     parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS), metavar="SCENARIO")
     parser.add_argument("--seconds", type=float, default=60, help="seconds of each scenario")
+    parser.add_argument("--tokens", type=int, default=400, help="tokens of each answer")
     parser.add_argument("--layout", choices=("pool", "streams"), default="streams")
     add_models(parser)
     args = parser.parse_args()
@@ -173,7 +179,7 @@ def main() -> None:
                 stack.enter_context(run_side(f"antiphon:{args.layout}", shape))
                 for shape in shapes[: 1 + needs_both]
             ]
-            callers = [Caller(side) for side in sides]
+            callers = [Caller(side, args.tokens) for side in sides]
             for caller in callers:
                 caller.complete(OPENING, 1, max_tokens=16)
             print(f"\n{model}, {args.layout}\n")
