@@ -267,17 +267,15 @@ def edit(rng: random.Random, tokens: tuple[int, ...], vocabulary: int) -> tuple[
     return tuple(edited)
 
 
-CLOSE = 0.15
-"""Two tokens whose log-probabilities differ by less than this may swap places, because rows that are computed
-together are rounded otherwise."""
+CLOSE = 0.3
+"""Log-probabilities may differ by this much, because rows that are computed together are rounded otherwise.
+Two tokens nearer to each other may swap places. The largest difference found is 0.1, with cantor in a pool
+and two threads."""
 
 
-async def compare(
-    engines: tuple[LlamaTokenEngine, LlamaTokenEngine], count: int, *, is_equal: bool
-) -> tuple[int, int]:
-    """Asks both engines the same. Without `is_equal`, an answer may part from the other at a near tie of
-    greedy draws, and draws at random may do so in one of twenty answers. Returns the accepted and the
-    rejected tokens of predictions."""
+async def compare(engines: tuple[LlamaTokenEngine, LlamaTokenEngine], count: int) -> tuple[int, int]:
+    """Asks both engines the same. An answer may part from the other at a near tie of greedy draws. Other
+    draws may do so in one of twenty answers. Returns the accepted and the rejected tokens of predictions."""
     rng, (plain, drafting) = random.Random(33), engines
     vocabulary = (await plain.info()).vocabulary
     (stop,) = (await plain.tokenize([TextPiece("e")], False))[-1:]
@@ -290,17 +288,31 @@ async def compare(
         found = await say(drafting, replace(request, prediction=prediction))
         accepted, rejected = accepted + found.predicted, rejected + found.mispredicted
         assert expected.predicted == expected.mispredicted == 0
-        if is_equal or found.tokens == expected.tokens:
-            assert found.tokens == expected.tokens and found.cause == expected.cause, request
-            assert np.allclose(found.logprobs, expected.logprobs, rtol=0, atol=0 if is_equal else CLOSE)
-            if is_equal:
-                assert found.alternatives == expected.alternatives
+        if found.tokens != expected.tokens:
+            parted += 1
+            if is_plainly_greedy(request.sampling):
+                await require_near_tie(plain, request, expected.tokens, found.tokens)
             continue
-        parted += 1
-        if request.sampling.temperature == 0:
-            await require_near_tie(plain, request, expected.tokens, found.tokens)
+        assert found.cause == expected.cause, request
+        pairs = zip(found.logprobs, expected.logprobs, strict=True)
+        largest = max((abs(one - other) for one, other in pairs), default=0.0)
+        assert largest < CLOSE, (largest, request)
+        assert [len(row) for row in found.alternatives] == [len(row) for row in expected.alternatives]
     assert parted <= count // 20, f"{parted} of {count} answers are others"
     return accepted, rejected
+
+
+def is_plainly_greedy(sampling: Sampling) -> bool:
+    """Whether the likeliest token is always drawn."""
+    return sampling == Sampling(
+        0.0,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        typical_p=sampling.typical_p,
+        ignore_eos=sampling.ignore_eos,
+    )
 
 
 async def require_near_tie(
@@ -317,7 +329,7 @@ async def require_near_tie(
 
 async def test_drafts_change_no_answer() -> None:
     async with load_both(CANTOR, context_length=256) as engines:
-        accepted, rejected = await compare(engines, 50, is_equal=False)
+        accepted, rejected = await compare(engines, 50)
         assert accepted > 5 * 50 and rejected > 50
         load = (await engines[1].info()).load
         assert load.drafts > load.accepted_drafts > accepted
@@ -329,7 +341,7 @@ async def test_drafts_change_no_answer() -> None:
 @pytest.mark.parametrize("name", ["cantor", "smollm2", "half"])
 async def test_drafts_change_no_answer_of_any_model(name: str, layout: KVLayout) -> None:
     async with load_both(find_model(name), context_length=512, layout=layout, threads=2) as engines:
-        await compare(engines, {"cantor": 500, "smollm2": 100, "half": 30}[name], is_equal=False)
+        await compare(engines, {"cantor": 500, "smollm2": 100, "half": 30}[name])
 
 
 async def test_a_right_prediction_saves_most_steps() -> None:
