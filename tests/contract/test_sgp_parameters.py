@@ -78,6 +78,7 @@ TAKEN: Any = {
     "inference_timeout": 30,
     "inference_extra_params": {"top_k": 3},
     "inference_extra_headers": {"x-colour": "red"},
+    "prediction": {"type": "content", "content": "I am"},
 }
 """A value of each parameter that this server takes alone."""
 
@@ -95,7 +96,6 @@ HOSTED: Any = [
     ("suffix", {"suffix": "the end"}),
     ("modalities", SPOKEN),
     ("audio", {"audio": SPOKEN["audio"]}),
-    ("prediction", {"prediction": {"type": "content", "content": "I am"}}),
 ]
 """Parameters that no model of this server can follow: the field that is named, and what is sent."""
 
