@@ -186,8 +186,6 @@ def list_prompt_parameters(prompt: Prompt) -> list[str]:
 
 def list_conversation_parameters(prompt: Conversation) -> list[str]:
     """Returns the names of a conversation's parameters that have an effect."""
-    if get_conversation_options(prompt) == NO_CONVERSATION_OPTIONS:
-        return []
     reasoning, tools = prompt.reasoning, prompt.tools
     is_used: dict[str, object] = {
         "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
@@ -218,7 +216,8 @@ def list_parameters(request: GenerationRequest) -> list[str]:
     """Returns OpenAI's names of all parameters that have an effect in a request."""
     names = list_sampling_options(request.sampling) + list_output_parameters(request.output)
     for prompt in request.prompts:
-        names += list_prompt_parameters(prompt)
+        if isinstance(prompt, RawPrompt) or get_conversation_options(prompt) != NO_CONVERSATION_OPTIONS:
+            names += list_prompt_parameters(prompt)
     if request.vendor_options is not NO_VENDOR_OPTIONS:
         names += list_vendor_options(request.vendor_options)
     if request.cache_salt:
@@ -299,7 +298,7 @@ def require_conversation(prompt: Conversation, request: GenerationRequest, model
                 require_media(part, model)
     if model.profile.gives_speech:
         return
-    if request.vendor_options.wants_speech:
+    if request.vendor_options is not NO_VENDOR_OPTIONS and request.vendor_options.wants_speech:
         raise UnsupportedParameter(
             f"modalities: the model {model.name} of the provider {model.provider} gives only text; leave it "
             "and audio out",
