@@ -19,6 +19,7 @@ import os, sys, time
 from pathlib import Path
 from antiphon.ledger.spool import Spool
 from tests.support.ledger_doubles import build_completion, build_intent
+from tests.support.waiting import wait_until
 spool = Spool(Path(sys.argv[1]), 1024 * 1024 * 1024, 0.02)
 spool.start()
 first = int(sys.argv[2])
