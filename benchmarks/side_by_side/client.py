@@ -10,12 +10,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 LAST = b"0\r\n\r\n"
 """The end of a chunked body."""
 
 CONTENT = b'"text":"'
-"""The field of a chunk with text, as both servers write it."""
+"""The field of a completion's chunk with text, as both servers write it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class StreamRequest(asyncio.Protocol):
                 if line.startswith(b"data: {"):
                     chunk = json.loads(line[len(b"data: ") :])
                     usage = chunk.get("usage") or usage
-                    times += [received_at] * any(choice.get("text") for choice in chunk.get("choices", ()))
+                    times += [received_at] * any(map(has_text, chunk.get("choices", ())))
         if usage is None and (must_be_complete or not times):
             answer = b"".join(piece for _, piece in self._pieces)
             raise RuntimeError(answer[-2000:].decode("utf-8", "replace") or "the connection was closed")
@@ -100,22 +101,30 @@ class StreamRequest(asyncio.Protocol):
         )
 
 
+def has_text(choice: Mapping[str, Any]) -> bool:
+    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+
+
 async def send_request(
-    port: int, model: str, prompt: Sequence[int], tokens: int, fields: Mapping[str, object]
+    port: int, model: str, prompt: Sequence[int] | str, tokens: int, fields: Mapping[str, object]
 ) -> StreamRequest:
-    """Sends one request for a streamed completion of token ids."""
-    body = {"model": model, "prompt": list(prompt), "max_tokens": tokens, "stream": True}
+    """Sends one request for a streamed completion of token ids or a text; with `messages` among the fields,
+    for a streamed chat."""
+    body = {"model": model, "max_tokens": tokens, "stream": True}
     body |= {"stream_options": {"include_usage": True}} | dict(fields)
-    request = build_request(json.dumps(body).encode())
+    path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
+    if "messages" not in fields:
+        body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
+    request = build_request(path, json.dumps(body).encode())
     _, stream_request = await asyncio.get_running_loop().create_connection(
         lambda: StreamRequest(request), "127.0.0.1", port
     )
     return stream_request
 
 
-def build_request(body: bytes) -> bytes:
+def build_request(path: str, body: bytes) -> bytes:
     head = [
-        "POST /v1/completions HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         "host: 127.0.0.1",
         "accept: text/event-stream",
         "connection: close",

@@ -1,7 +1,8 @@
 """Medians, ranges and ratios of the rounds."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -52,6 +53,14 @@ def _print_figure(figure: str, rows: list[Row]) -> None:
     best = [found for product in products if (found := _find_best_side(figure, product, values))]
     for own_side, peer_side in pairwise(best):
         _print_ratio(own_side, peer_side, values)
+
+
+def compute_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the median, and the bounds of its 95 % interval by the ranks of the values, without any
+    assumption about their distribution. For fewer than six values the bounds are those of the range."""
+    ranked = sorted(values)
+    cut = max(0, math.floor(len(ranked) / 2 - 0.98 * math.sqrt(len(ranked))))
+    return median(ranked), ranked[cut], ranked[-1 - cut]
 
 
 def _find_best_side(figure: str, product: str, values: dict[str, dict[str, float]]) -> str | None:

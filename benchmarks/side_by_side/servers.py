@@ -4,12 +4,14 @@ llama-server.
 xllamacpp's `Server` is llama-server inside a Python process; here it runs in a child process. Both servers
 get the same numbers of threads, sequences and KV cells. The name of a side tells its layout and options:
 
-antiphon:pool, antiphon:streams one pool of cells, or a stream of cells for each sequence native:pool,
-native:streams Antiphon over another library (--native) before:pool, before:streams Antiphon of another
-checkout (--before) llama:unified, llama:split the same layouts of
-llama-server (kv_unified on or off) .../spin, .../nap, .../5000 OpenMP threads spin at barriers without limit,
-for microseconds (Antiphon's default), or for this number of rounds .../nap+large, .../small memory in large
-pages (Antiphon's default), or in small pages
+  - antiphon:pool, antiphon:streams: one pool of cells, or a stream of cells for each sequence
+  - native:pool, native:streams: Antiphon over another library (--native)
+  - before:pool, before:streams: Antiphon of another checkout (--before), with this one's packages
+  - llama:unified, llama:split: the same layouts of llama-server (kv_unified on or off)
+  - .../spin, .../nap, .../5000: OpenMP threads spin at barriers without limit, for microseconds (Antiphon's
+    default), or for this number of rounds
+  - .../bound, .../unbound: each thread on a core of its own (Antiphon's default for one engine), or on any
+  - .../nap+large, .../small: memory in large pages (Antiphon's default), or in small pages
 
 Without options each side has its defaults: llama-server spins and uses small pages.
 """
@@ -17,13 +19,15 @@ Without options each side has its defaults: llama-server spins and uses small pa
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -60,6 +64,8 @@ class Shape:
     """The path of another library, for the sides `native:...`."""
     before: str = ""
     """The path of another checkout, for the sides `before:...`."""
+    program: str = ""
+    """The path of a llama-server to run, instead of the one in xllamacpp. It uses every device."""
 
 
 @dataclass
@@ -98,6 +104,8 @@ def list_variables(word: str) -> dict[str, str]:
     """Returns the environment variables of OpenMP or glibc for an option in a side's name."""
     if word in PAGES:
         return {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={PAGES[word]}"}
+    if word in ("bound", "unbound"):
+        return {"OMP_PROC_BIND": str(word == "bound").lower(), "OMP_PLACES": "cores"}
     if word == "spin":
         return {"OMP_WAIT_POLICY": "active"}
     return {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": {"nap": "1000"}.get(word, word)}
@@ -112,7 +120,7 @@ def run_side(name: str, shape: Shape) -> Iterator[Side]:
     if product == "native":
         variables["ANTIPHON_ENGINE_LIBRARY"] = shape.native
     if product == "before":
-        variables["PYTHONPATH"] = f"{shape.before}/src"
+        variables["PYTHONPATH"] = str(Path(shape.before).absolute() / "src")
     start = run_llama_server if product == "llama" else run_antiphon
     with start(name, layout, shape, variables) as side:
         yield side
@@ -138,7 +146,12 @@ def run_antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]
 
 @contextmanager
 def run_llama_server(name: str, layout: str, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
-    options = json.dumps(asdict(shape) | {"unified": {"unified": True, "split": False}[layout]})
+    is_unified = {"unified": True, "split": False}[layout]
+    if shape.program:
+        with run_program(name, is_unified, shape, variables) as side:
+            yield side
+        return
+    options = json.dumps(asdict(shape) | {"unified": is_unified})
     child = subprocess.Popen(
         [
             sys.executable,
@@ -162,12 +175,52 @@ def run_llama_server(name: str, layout: str, shape: Shape, variables: dict[str, 
         assert line, f"llama-server ended with {child.wait()}"
         yield Side(name, int(line.split()[1]), psutil.Process(child.pid))
     finally:
-        child.terminate()
-        try:
-            child.wait(20)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end(child)
+
+
+@contextmanager
+def run_program(name: str, is_unified: bool, shape: Shape, variables: dict[str, str]) -> Iterator[Side]:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    values: dict[str, object] = {"--model": shape.model, "--ctx-size": shape.context * shape.sequences}
+    values |= {"--parallel": shape.sequences, "--threads": shape.threads, "--threads-batch": shape.threads}
+    values |= {"--host": "127.0.0.1", "--port": port, "--cache-ram": 0, "--gpu-layers": 999, "--fit": "off"}
+    child = subprocess.Popen(
+        [
+            shape.program,
+            *(str(part) for pair in values.items() for part in pair),
+            "--kv-unified" if is_unified else "--no-kv-unified",
+            "--metrics",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | variables,
+        start_new_session=True,
+    )
+
+    def is_ready() -> bool:
+        if child.poll() is not None:
+            raise RuntimeError(f"{shape.program} ended with {child.returncode}")
+        with suppress(httpx2.TransportError):
+            return httpx2.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        return False
+
+    try:
+        wait_until(is_ready, LONG, f"{name} is ready")
+        yield Side(name, port, psutil.Process(child.pid))
+    finally:
+        end(child)
+
+
+def end(child: "subprocess.Popen[Any]") -> None:
+    child.terminate()
+    try:
+        child.wait(20)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def serve_llama() -> None:
