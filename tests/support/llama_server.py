@@ -1,9 +1,10 @@
-"""llama-server on the demo model, in a process of its own: the `Server` of the package xllamacpp."""
+"""llama-server in a process of its own: the `Server` of xllamacpp, whose library the engine uses."""
 
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import gguf
 
@@ -13,7 +14,9 @@ SCRIPT = """
 import sys
 import xllamacpp
 params = xllamacpp.CommonParams()
-params.model.path, params.chat_template = sys.argv[1:]
+params.model.path, template = sys.argv[1:]
+if template:
+    params.chat_template = template
 params.n_ctx, params.n_parallel = 4096, 2
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.fit_params = params.warmup = False
@@ -32,10 +35,11 @@ def read_template() -> str:
 
 
 @contextmanager
-def serve_llama_server() -> Iterator[str]:
-    """Yields the server's address without a path."""
+def serve_llama_server(model: Path = CANTOR, template: str | None = None) -> Iterator[str]:
+    """Yields the server's address without a path. `template`: the chat template, by default the demo model's;
+    empty for the file's own."""
     child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(CANTOR), read_template()],
+        [sys.executable, "-c", SCRIPT, str(model), read_template() if template is None else template],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
