@@ -9,9 +9,9 @@ after all, and the growth in bytes per request. It ends with an error if a proce
 100,000 requests show little: each connection to the database gets a cache of 2 MB, and some connections are
 rarely used.
 
-It measures memory that no file backs (RssAnon and RssShmem of /proc/PID/status): the heaps, and everything
-that a process could leak. Pages of weights, libraries and database files come and go with the system's free
-memory; they are printed too (the RSS) but not checked.
+It measures memory that no file backs (RssAnon, RssShmem and VmSwap of /proc/PID/status): the heaps, and
+everything that a process could leak, also where the system has swapped it out. Pages of weights, libraries
+and database files come and go with the system's free memory; they are printed too (the RSS) but not checked.
 """
 
 import argparse
@@ -91,10 +91,10 @@ class Series:
 def read_memory(pid: int) -> tuple[int, int]:
     """Returns the bytes of a process that no file backs, and all resident bytes."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    anonymous, shared, resident = (
-        1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmRSS")
+    anonymous, shared, swapped, resident = (
+        1024 * int(status[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap", "VmRSS")
     )
-    return anonymous + shared, resident
+    return anonymous + shared + swapped, resident
 
 
 # --- the judgement ------------------------------------------------------------------------------------------
