@@ -59,9 +59,9 @@ CLIENT_TESTS := tests/contract tests/e2e/test_browser.py
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0
 
-# memory takes up to an hour, first_start installs everything, and ray and prefix_share need a cluster or a server:
-# BENCH=memory asks for one of them. make_model and model_files are tools.
-BENCH := $(filter-out first_start make_model memory model_files prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# memory takes up to an hour, first_start installs everything, gpu_day builds for a GPU, and ray and prefix_share need
+# a cluster or a server: BENCH=memory asks for one of them. make_model and model_files are tools.
+BENCH := $(filter-out first_start gpu_day make_model memory model_files prefix_share ray,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve native install installed test quick clients check soak bench score docs site lock clean release deploy-test system extras cluster cluster-test ray-test

@@ -195,4 +195,5 @@ def main() -> None:
         asyncio.run(run_model(path, layers, args))
 
 
-main()
+if __name__ == "__main__":
+    main()
