@@ -1,8 +1,9 @@
 """Measures the running server: start to first token, disconnect to free place, crash to service, and memory.
 
-    python benchmarks/serve.py [--rounds 20] [--model PATH.gguf]
+    python benchmarks/serve.py [--rounds 20] [--model smollm2 cantor]
 
-Prints median and worst of the rounds. The random model is written to a temporary directory (`make_model.py`).
+Prints median and worst of the rounds. Start and memory are those of each named model of
+benchmarks/model_files.py, smollm2 first. The other figures are of random weights (`make_model.py`).
 """
 
 import argparse
@@ -20,6 +21,7 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.model_files import add_models, find_model  # noqa: E402
 from tests.support.departures import LONG_PROMPT, posted  # noqa: E402
 from tests.support.server import Server, serving, start  # noqa: E402 - needs the path above
 from tests.support.waiting import wait_until  # noqa: E402
@@ -33,16 +35,15 @@ def print_times(label: str, seconds: list[float]) -> None:
     print(f"{label:58} median {median:8.1f} ms   worst {worst:8.1f} ms   rounds {len(seconds)}", flush=True)
 
 
-def time_first_token(rounds: int) -> list[float]:
-    """Returns the seconds from the start of the command to the first content chunk of cantor at the
-    client."""
+def time_first_token(model: Path, rounds: int) -> list[float]:
+    """Returns the seconds from the start of the command to the first content chunk at the client."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
-        server = start(threads=None)
+        server = start("--model", f"measured={model}", threads=None)
         try:
             wait_until(lambda: server.url, LONG, "it listens")  # noqa: B023
-            body = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
+            body = {"model": "measured", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
             with httpx2.stream(
                 "POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG
             ) as response:
@@ -93,12 +94,12 @@ def time_restart(server: Server) -> float:
     return time.perf_counter() - killed_at
 
 
-def print_memory() -> None:
-    """Prints the Pss of each process of a server of cantor after sixteen streams."""
+def print_memory(model: Path) -> None:
+    """Prints the Pss of each process of a server after sixteen streams."""
     from concurrent.futures import ThreadPoolExecutor
 
-    body = {"model": "cantor", "prompt": "Once", "max_tokens": 200, "temperature": 1}
-    with serving(threads=None) as server:
+    body = {"model": "measured", "prompt": "Once", "max_tokens": 200, "temperature": 1}
+    with serving("--model", f"measured={model}", threads=None) as server:
         with ThreadPoolExecutor(16) as pool:
             list(
                 pool.map(
@@ -113,16 +114,19 @@ def print_memory() -> None:
                 ("engine host", server.children("engines.host")),
             )
         }
-    print(f"memory (Pss) after 16 streams: {sum(megabytes.values()):.0f} MB", end="   ")
+    print(f"{model.name}, memory (Pss) after 16 streams: {sum(megabytes.values()):.0f} MB", end="   ")
     print(", ".join(f"{part} {size:.0f}" for part, size in megabytes.items()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
-    print_times("start of `antiphon serve` to first token", time_first_token(rounds))
-    print_memory()
+    add_models(parser, "smollm2", "cantor")
+    options = parser.parse_args()
+    rounds = options.rounds
+    for path in map(find_model, options.model):
+        print_times(f"{path.name}, start of `antiphon serve` to first token", time_first_token(path, rounds))
+        print_memory(path)
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "noise.gguf"
         subprocess.run(
