@@ -49,12 +49,13 @@ IMPORTS_sdks := instructor, langchain_openai, litellm, llama_index.core.agent.wo
 IMPORTS_sgp := scale_gp
 IMPORTS_vendors := anthropic, google.genai
 
-# Folders of tests that need no service, no server as a process and no sandbox; and files there that do.
+# Folders of tests that need no service, no server as a process, no sandbox and no client; and files there that do.
 QUICK_TESTS := auth constraints dialects domain engines/sampling engines/vendors memory pipeline rendering settings
-SLOW_TESTS := constraints/test_checker.py rendering/test_environment.py rendering/test_request_template.py
+SLOW_TESTS := constraints/test_checker.py rendering/test_environment.py rendering/test_request_template.py \
+	engines/vendors/gemini/test_gemini_sdk.py engines/vendors/anthropic/test_anthropic_sdk.py
 TEST_FOLDERS = $(patsubst tests/%/,%,$(sort $(wildcard tests/*/ tests/engines/*/)))
 # Tests that need client libraries in environments of their own, Node.js or a browser.
-CLIENT_TESTS := tests/contract tests/e2e/test_browser.py
+CLIENT_TESTS := tests/contract tests/e2e/test_browser.py tests/engines/vendors/gemini/test_gemini_sdk.py tests/engines/vendors/anthropic/test_anthropic_sdk.py
 
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0
