@@ -175,7 +175,7 @@ async def test_rows_are_measured_at_load() -> None:
     async with loaded(CANTOR) as engine:
         context, now = get_context(engine), iter(range(10_000))
         seconds = measure_row_seconds(context, 300, lambda: float(next(now)))
-        assert seconds == (1.0,) * 2, "after the first second, no more is measured"
+        assert seconds == (1.0,) * 2, "after two seconds, no more is measured"
         seconds = measure_row_seconds(context, 300, lambda: next(now) / 10_000)
         assert len(seconds) == 16 and min(seconds) > 0
 

@@ -100,11 +100,15 @@ class DraftPolicy(Struct, frozen=True):
         return best_count
 
     def get_seconds(self, rows: int) -> float:
-        """The seconds of a decode of so many rows. More rows than were measured follow the last slope."""
+        """The seconds of a decode of so many rows. More rows than were measured follow the last slope,
+        or the mean one if it is steeper."""
         measured = len(self.row_seconds)
         if rows <= measured:
             return self.row_seconds[rows - 1]
-        slope = self.row_seconds[-1] - self.row_seconds[-2] if measured > 1 else self.row_seconds[-1]
+        slope = self.row_seconds[0]
+        if measured > 1:
+            mean_slope = (self.row_seconds[-1] - self.row_seconds[0]) / (measured - 1)
+            slope = max(mean_slope, self.row_seconds[-1] - self.row_seconds[-2])
         return self.row_seconds[-1] + slope * (rows - measured)
 
 
