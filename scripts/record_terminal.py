@@ -45,7 +45,7 @@ KEPT_VARIABLES = re.compile(
 """Environment variables that pip may need to reach a package index. The recording shows none of them."""
 
 CURL = """curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d '{"model": "cantor", "messages": [{"role": "user", "content": "What is Antiphon?"}]}'; echo"""
+  -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello! Who are you?"}]}'; echo"""
 
 
 class Recorder:
@@ -182,7 +182,7 @@ def measure_first_token(home: Path) -> float:
             for line in server.stdout or ():
                 if "listens on" in line:
                     break
-            body = '{"model": "cantor", "prompt": "Hello", "max_tokens": 1}'
+            body = '{"model": "demo", "prompt": "Hello", "max_tokens": 1}'
             curl = ["curl", "-sf", f"http://127.0.0.1:{PORT}/v1/completions", "-d", body]
             subprocess.run([*curl, "-H", "Content-Type: application/json"], check=True, capture_output=True)
             return time.monotonic() - began
@@ -198,7 +198,7 @@ def record_session(home: Path) -> Recorder:
     server.type("git clone antiphon.git && cd antiphon")
     server.expect("~/antiphon$ ")
     server.type("make serve")
-    server.expect("What is Antiphon?")
+    server.expect("Hello! Who are you?")
     server.read(2)
     server.recorder = None
     recorder.add("\r\n\x1b[2m--- a second terminal ---\x1b[0m\r\n")
@@ -222,7 +222,7 @@ def record_session(home: Path) -> Recorder:
 
 def record_chat(terminal: Terminal) -> None:
     terminal.type("antiphon chat")
-    for line in ("Who are you?", "How do I serve a model of my own?", "/quit"):
+    for line in ("What is the capital of France?", "Write one sentence about the sea.", "/quit"):
         terminal.expect("> ")
         terminal.read(0.5)
         terminal.type(line)
