@@ -222,7 +222,7 @@ def record_session(home: Path) -> Recorder:
 
 def record_chat(terminal: Terminal) -> None:
     terminal.type("antiphon chat")
-    for line in ("What is the capital of France?", "Write one sentence about the sea.", "/quit"):
+    for line in ("What is gravity?", "Name the three primary colors.", "/quit"):
         terminal.expect("> ")
         terminal.read(0.5)
         terminal.type(line)
