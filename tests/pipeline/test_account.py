@@ -158,6 +158,38 @@ async def test_a_stream_ends_when_its_limit_has_no_room_left(window):
     assert at.metrics.refusals == {("key", "output_tokens", window): 1}
 
 
+class OneGroupEngine(LooseEngine):
+    """An engine whose events after Started all arrive in one group."""
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncIterator[AsyncIterator[EventGroup]]:
+        async def groups() -> AsyncIterator[EventGroup]:
+            started, *others = [event async for event in self._create_events()]
+            yield (started,)
+            yield others
+
+        yield groups()
+
+
+@pytest.mark.parametrize("allowed", [9, 10, 11, 29])
+async def test_a_group_of_events_is_passed_on_up_to_the_limit(allowed):
+    async def events():
+        yield Started(5)
+        for _ in range(30):
+            yield TextDelta(0, "a", 1)
+        yield Finished(0, FinishReason.STOP)
+        yield Usage(5, 30)
+
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, allowed, Window.DAY)), OneGroupEngine(events))
+    heard: list[Event] = []
+    with pytest.raises(BudgetExceeded):
+        await hear(at, heard)
+    assert sum(isinstance(event, TextDelta) for event in heard) == allowed
+    assert at.books.ledger.entry.output_tokens == allowed + 1
+
+
 async def heard_by(at: Bench, first: int, limits: tuple[Limit, ...]) -> int:
     """Pieces of a stream without end or until it is refused, whose limits are others after so many of
     them."""

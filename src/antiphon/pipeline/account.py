@@ -227,6 +227,13 @@ class RequestAccount:
 
     # --- counting ---
 
+    def has_granted(self, group: EventGroup) -> bool:
+        """Whether all tokens of a group are reserved already."""
+        granted = self.granted_tokens
+        if granted == UNLIMITED:
+            return True
+        return self.completion_tokens + sum(getattr(event, "tokens", 0) for event in group) <= granted
+
     def count(self, group: EventGroup) -> bool:
         """Counts events. Returns whether more tokens must be reserved before they are passed on. The most
         frequent kind is tested first: nearly all events of a stream are text deltas."""

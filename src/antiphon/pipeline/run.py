@@ -118,11 +118,14 @@ class Pipeline:
                 while group is not None:
                     if citations is not None:
                         group = citations.check(group)
-                    if account.count(group):
-                        await account.grow()
-                    if account.answer is not None:
-                        account.answer.add(group)
-                    yield group
+                    # A group that needs more than is granted goes event by event: a refusal then withholds
+                    # and charges one event, not the whole group.
+                    for part in (group,) if account.has_granted(group) else [(event,) for event in group]:
+                        if account.count(part):
+                            await account.grow()
+                        if account.answer is not None:
+                            account.answer.add(part)
+                        yield part
                     group = await anext(others, None)
 
     async def _prepare_conversation(
