@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import TextDelta
-from antiphon.domain.request import RawPrompt, VendorOptions
+from antiphon.domain.events import EventGroup, TextDelta
+from antiphon.domain.request import GenerationRequest, RawPrompt, VendorOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute
@@ -567,6 +569,38 @@ async def test_the_ledger_says_which_routes_were_tried():
     assert json.loads(next(iter(books.ledger.intents.values())).routes) == [
         {"route": "x/a", "error": "aborted", "ms": 0}
     ]
+
+
+class HeldClose(RouteEngine):
+    """An engine whose streams do not close until they are cancelled."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.closing = asyncio.Event()
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncIterator[AsyncIterator[EventGroup]]:
+        async with super().stream(request, context) as events:
+            try:
+                yield events
+            finally:
+                self.closing.set()
+                await asyncio.Event().wait()
+
+
+async def test_a_try_is_known_while_its_stream_is_being_closed():
+    engine = HeldClose("a")
+    bench = build_bench(ModelRoute(engine, "vendor", name="a"), build_route("b", order=2), books=Books())
+    engine.failures = [ProviderFailed("no")]
+    async with asyncio.TaskGroup() as group:
+        request = group.create_task(bench.run())
+        await engine.closing.wait()
+        request.cancel()
+    assert bench.list_tries() == [("a", ProviderFailed.code)]
+    assert json.loads(bench.entry.routes) == [{"route": "a", "error": ProviderFailed.code, "ms": 0}]
+    assert bench.routes[0].state.in_flight == 0
 
 
 async def test_a_broken_stream_is_how_its_route_ended():

@@ -191,17 +191,18 @@ class OpenRoute(Generic[T]):
                         search.record_fallback(route)
                     return result
             except AntiphonError as error:
-                await self._close(error)
-                self._add_try(error.code)
+                self._add_try(error.code)  # before the close, which a cancellation can interrupt
                 search = search or self._begin_search()
-                if search.record_error(route, error, self.has_begun):
+                is_final = search.record_error(route, error, self.has_begun)
+                if account is not None and not is_final:
+                    context.progress.report = EngineReport()  # that of the route holds no longer
+                await self._close(error)
+                if is_final:
                     search.record_fallback(None)
                     raise
-                if account is not None:
-                    context.progress.report = EngineReport()  # that of the route holds no longer
             except BaseException as error:
-                await self._close(error)
                 self._add_try(None)  # takes the code with which the request ends
+                await self._close(error)
                 raise
             else:
                 await self._close(None)
