@@ -22,6 +22,7 @@ BROAD_EXCEPT = {
     "antiphon.services.knowledge.documents": "the border around one job: it fails, others go on",
     "antiphon.pipeline.late_settlements": "the border around one settlement: it fails, others go on",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
+    "antiphon.telemetry.logs": "a library's record that cannot be printed must not fail a request",
     "antiphon.weights.hub.download": "an error of the thread that asks is raised in the thread that waits",
     "antiphon.processes.supervisor": "it outlives everything it starts",
     "antiphon.processes.engine_hosts": "the supervisor outlives a host that cannot be started",

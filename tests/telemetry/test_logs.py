@@ -67,6 +67,21 @@ def test_other_loggers_come_out_in_the_same_form(restored, capfd):
     assert "some.library" in line and "line one" in line
 
 
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_record_that_cannot_be_printed_fails_nobody(form, restored, capfd):
+    configure("info", form)
+    logging.getLogger("some.library").warning("it says %s", Unprintable())
+    record("own", value=Unprintable())
+    record("next", value=1)
+    written = capfd.readouterr().err
+    assert "no text" in written and "next" in written.splitlines()[-1]
+
+
 @pytest.mark.parametrize("form", [TextFormatter(), JsonFormatter()])
 def test_an_exception_is_logged_by_type_and_place_only(form):
     try:

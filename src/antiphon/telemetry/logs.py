@@ -120,7 +120,7 @@ class LineHandler(logging.Handler):
         """Writes the record. `logging` reports a library's record whose values do not fit its text."""
         try:
             line = self.format(record) + "\n"
-        except (TypeError, ValueError):
+        except Exception:  # noqa: BLE001 - a bad record of a library must not fail the request that caused it
             self.handleError(record)
         else:
             _write_all(STDERR, line.encode("utf-8", "backslashreplace"))
