@@ -286,10 +286,11 @@ def test_null_and_escapes_need_no_table() -> None:
 def test_a_large_body_of_many_parts_is_left_to_the_table() -> None:
     long_text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a b, " * 60_000}]})
     assert dialect.CHAT_BODY.decode_at_once(long_text.encode()) is not None
-    many_tokens = json.dumps({"model": "m", "prompt": [1] * 100_000})
-    assert dialect.TEXT_BODY.decode_at_once(many_tokens.encode()) is None
-    (prompt,) = dialect.decode_text(many_tokens.encode()).request.prompts
-    assert prompt == RawPrompt(tokens=(1,) * 100_000)
+    for count, is_at_once in ((65_000, True), (66_000, False), (100_000, False)):
+        many_tokens = json.dumps({"model": "m", "prompt": [1] * count}, separators=(",", ":")).encode()
+        assert (dialect.TEXT_BODY.decode_at_once(many_tokens) is not None) == is_at_once
+        (prompt,) = dialect.decode_text(many_tokens).request.prompts
+        assert prompt == RawPrompt(tokens=(1,) * count)
 
 
 def test_every_error_comes_from_the_table() -> None:

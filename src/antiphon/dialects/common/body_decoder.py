@@ -22,9 +22,9 @@ from antiphon.dialects.common.strict_json import convert, read_object
 
 SEPARATORS = (b"[", b"{", b":", b",")
 
-LARGE_BODY, MAX_SEPARATORS = 1 << 18, 1 << 16
-"""The size of a body whose separators are counted, and the most of them in a body that is decoded at once,
-within some milliseconds. While the table's parser reads a body with more of them, other threads can run."""
+MAX_SEPARATORS = 1 << 16
+"""The most separators in a body that is decoded at once, while no other thread can run. This takes about ten
+milliseconds. While the table's parser reads a body with more of them, other threads can run."""
 
 Wire = TypeVar("Wire", bound=BodyShape)
 
@@ -69,7 +69,7 @@ class BodyDecoder(Generic[Wire]):
     def decode_at_once(self, body: bytes) -> Wire | None:
         """Decodes a body by the type alone. Returns None if the table must read it. Raises MalformedBody for
         a repeated key."""
-        if len(body) > LARGE_BODY and sum(map(body.count, SEPARATORS)) > MAX_SEPARATORS:
+        if len(body) > MAX_SEPARATORS and sum(map(body.count, SEPARATORS)) > MAX_SEPARATORS:
             return None
         try:
             wire = self._decode(body)
