@@ -246,6 +246,15 @@ def test_an_ignored_part_that_the_type_accepts_is_named(message: Json, ignored: 
     assert dialect.decode_chat(body).ignored == ignored
 
 
+@pytest.mark.parametrize(
+    "name", ["openai chat", "fireworks chat", "empower chat", "sgp chat", "tokenize", "apply"]
+)
+def test_an_ignored_part_is_left_to_the_table(name: str) -> None:
+    decoder, (first, *_) = BODIES[name]
+    body = first | {"messages": [{"role": "assistant", "content": "a", "refusal": "b"}]}
+    assert decoder.decode_at_once(json.dumps(body).encode()) is None
+
+
 def list_structs(kind: inspect.Type, in_union: bool = False) -> list[tuple[inspect.StructType, bool]]:
     """Lists the structs of a type, each with whether it is part of a union of structs."""
     match kind:

@@ -289,15 +289,15 @@ def _filter_media(part: dict[str, Any], kind: str, field: str, report: FieldRepo
 
 
 class MessagesField(Protocol):
-    """A body with messages."""
+    """A body with messages, or without."""
 
     @property
-    def messages(self) -> Sequence[object]: ...
+    def messages(self) -> Sequence[object] | None: ...
 
 
 def has_ignored_parts(wire: MessagesField) -> bool:
     """Whether a message has a part that its type accepts, and that `filter_messages` reports as ignored."""
-    for message in wire.messages:
+    for message in wire.messages or ():
         if isinstance(message, ChatMessage):
             if message.refusal and message.content:
                 return True

@@ -27,7 +27,12 @@ from antiphon.dialects.common.encode import spell_token
 from antiphon.dialects.common.endpoints import declare_get, decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope, filter_fields
-from antiphon.dialects.common.messages import build_conversation, build_messages, filter_messages
+from antiphon.dialects.common.messages import (
+    build_conversation,
+    build_messages,
+    filter_messages,
+    has_ignored_parts,
+)
 from antiphon.dialects.common.request_types import (
     MAX_IDS,
     MAX_MESSAGES,
@@ -160,10 +165,18 @@ def filter_conversation(scope: FieldScope, fields: dict[str, Any], report: Field
 
 
 TOKENIZE_BODY = BodyDecoder(
-    TokenizeRequest, FIELD_TABLE, FieldScope.TOKENIZE, partial(filter_conversation, FieldScope.TOKENIZE)
+    TokenizeRequest,
+    FIELD_TABLE,
+    FieldScope.TOKENIZE,
+    partial(filter_conversation, FieldScope.TOKENIZE),
+    has_ignored_parts,
 )
 APPLY_BODY = BodyDecoder(
-    ApplyRequest, FIELD_TABLE, FieldScope.APPLY, partial(filter_conversation, FieldScope.APPLY)
+    ApplyRequest,
+    FIELD_TABLE,
+    FieldScope.APPLY,
+    partial(filter_conversation, FieldScope.APPLY),
+    has_ignored_parts,
 )
 DETOKENIZE_BODY = BodyDecoder(DetokenizeRequest, FIELD_TABLE, FieldScope.DETOKENIZE)
 
