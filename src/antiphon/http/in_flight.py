@@ -50,7 +50,9 @@ class InFlight:
         registry.require_accepted(actor)
         task = asyncio.current_task(registry.loop)
         if task is None:
-            raise RuntimeError("InFlight needs a running task")
+            raise RuntimeError(
+                "InFlight needs a running task of its registry's event loop, which is the first one"
+            )
         if connection.has_left:
             raise ClientLeft
         self.actor = actor
@@ -111,7 +113,8 @@ class InFlightRegistry:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of all requests. Python 3.11 looks it up by a system call."""
+        """The event loop of all requests: the first one. Python 3.11 looks it up by a system call, so it is
+        kept."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
