@@ -1,8 +1,13 @@
 """Log records: values stay values, whatever they hold."""
 
 import asyncio
+import fcntl
 import json
 import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -65,6 +70,46 @@ def test_other_loggers_come_out_in_the_same_form(restored, capfd):
     logging.getLogger("some.library").warning("line one\nline two")
     (line,) = capfd.readouterr().err.splitlines()
     assert "some.library" in line and "line one" in line
+
+
+@contextmanager
+def full_stderr() -> Iterator[int]:
+    """Makes standard error a non-blocking pipe with room for one page, and yields its other end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    page = os.sysconf("SC_PAGESIZE")
+    os.write(writing, b"-" * (fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ) - page - 1) + b"\n")
+    before = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield reading
+    finally:
+        os.dup2(before, 2)  # closes the pipe
+        os.close(before)
+
+
+def read_lines(descriptor: int) -> list[bytes]:
+    with open(descriptor, "rb") as pipe:
+        return pipe.readlines()
+
+
+def test_a_slow_reader_gets_whole_lines(restored):
+    configure("info", "json")
+    with ThreadPoolExecutor() as threads:
+        with full_stderr() as reading:
+            lines = threads.submit(read_lines, reading)
+            for letter in "abc":
+                record("event", text=letter * 200_000)
+        written = [json.loads(line)["text"] for line in lines.result()[1:]]
+    assert written == [letter * 200_000 for letter in "abc"]
+
+
+def test_a_reader_that_has_stopped_does_not_stop_the_server(restored):
+    configure("info", "json")
+    with full_stderr() as reading:
+        record("event", text="a" * 200_000)
+    os.close(reading)
 
 
 class Unprintable:

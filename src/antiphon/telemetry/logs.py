@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import select
 import sys
 import threading
 import time
@@ -221,6 +222,10 @@ END_TIMEOUT_S = 5.0
 """Seconds to wait for the last lines. It is limited because a child that survives its parent keeps the pipe
 open."""
 
+READER_TIMEOUT_S = 2.0
+"""Seconds to wait for the reader of a full non-blocking descriptor, before the rest of a line is lost. A slow
+reader needs milliseconds; one that has stopped must not stop the server."""
+
 NOTICE_PREFIX = "antiphon: "
 """The beginning of the lines that Antiphon writes for people."""
 
@@ -262,10 +267,18 @@ def _write(target: int, lines: list[bytes]) -> None:
 
 
 def _write_all(target: int, data: bytes) -> None:
-    """Writes all bytes, unless the reader is gone."""
+    """Writes all bytes, unless the reader is gone. A terminal or pipe that another program has set to
+    non-blocking refuses bytes while it is full. Then this waits for the reader, as a blocking one would, but
+    not forever."""
     try:
         while data:
-            data = data[os.write(target, data) :]
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                room = select.poll()
+                room.register(target, select.POLLOUT)
+                if not room.poll(READER_TIMEOUT_S * 1000):
+                    return
     except OSError:
         return
 
