@@ -37,6 +37,10 @@ PATIENCE = 300.0
 KEY_DELAY = 0.02
 """Seconds between two keys."""
 LONGEST_PAUSE = 2.0
+REDRAWN_LINE = re.compile(r"\r\x1b\[2K[^\n]*")
+"""A state of a progress line."""
+FRAME = 0.25
+"""The fewest seconds for which the cast shows a state of a redrawn line."""
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07|\x1b\][^\x07]*\x07")
 KEPT_VARIABLES = re.compile(
@@ -85,7 +89,13 @@ class Recorder:
             "title": "Antiphon: the first ten minutes",
             "env": {"TERM": "xterm-256color", "SHELL": "bash"},
         }
-        lines = [header, *([seconds, "o", text] for seconds, text in self.events)]
+        shown: list[tuple[float, str]] = []
+        for seconds, text in self.events:
+            began = seconds
+            if shown and all(REDRAWN_LINE.fullmatch(state) for state in (shown[-1][1], text)):
+                began = shown.pop()[0] if seconds - shown[-1][0] < FRAME else seconds
+            shown.append((began, text))
+        lines = [header, *([seconds, "o", text] for seconds, text in shown)]
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
     def format_text(self) -> str:

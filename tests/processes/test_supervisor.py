@@ -631,6 +631,7 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "queue_per_actor": 5,
         "step_latency": 0.5,
         "keep_prefixes": False,
+        "drafts": "auto",
         "dtype": "float32",
         "memory_share": 0.5,
         "tensor_parallel": 2,
@@ -659,6 +660,8 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "engine",
         "interpreter",
         "cluster",
+        "charge_rejected_predictions",
+        "bind_threads",  # only where no other engine runs, so not by the settings alone
         *CLUSTER_ONLY,
     }  # of the model in front of the engine, and of how often it runs
     assert {*said} | above == {*ModelSettings.__struct_fields__}

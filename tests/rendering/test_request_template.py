@@ -3,7 +3,6 @@ by their field's name."""
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import time
@@ -119,7 +118,7 @@ def test_a_conversation_crosses_the_border_whole():
     plain = Conversation((Message(Role.USER, "Q"),))
     for name in known - {"messages"}:
         assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
-    for field in dataclasses.fields(Message):
+    for field in fields(Message):
         assert any(getattr(message, field.name) for message in asked.messages), field.name
     for conversation in (asked, plain):
         crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))

@@ -32,6 +32,14 @@ def test_the_text_shows_what_stood_last_in_a_line_and_no_styles():
     assert text == "four\n2 of 2\n\nend\n"
 
 
+def test_states_of_a_progress_line_that_follow_at_once_are_left_out():
+    recorder = Recorder("/secret/home", "~")
+    states = [f"\r\x1b[2K{percent} %" for percent in range(4)]
+    recorder.events = [*zip((0.0, 0.1, 0.2, 0.4), states, strict=True), (0.41, "\r\n"), (0.42, "$ ")]
+    events = [json.loads(line) for line in recorder.format_cast().splitlines()[1:]]
+    assert events == [[0.0, "o", states[2]], [0.4, "o", states[3]], [0.41, "o", "\r\n"], [0.42, "o", "$ "]]
+
+
 def test_the_recording_in_docs_is_small_whole_and_as_described():
     header, *events = (json.loads(line) for line in CAST.read_text("utf-8").splitlines())
     assert CAST.stat().st_size < MOST_BYTES and header["version"] == 2

@@ -31,7 +31,14 @@ from antiphon.cli.bootstrap import (
     resolve_group_projects,
 )
 from antiphon.cli.commands.serve import describe_capacity, size_model
-from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import (
+    Finding,
+    FindingSeverity,
+    ProbeInput,
+    report_ok,
+    report_problem,
+    to_finding,
+)
 from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.model_files import (
     assign_adapters,
@@ -43,7 +50,7 @@ from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import CANTOR, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
 from antiphon.domain.tenancy import KeyKind, Project
-from antiphon.domain.values import Struct, asdict, replace
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.confine import find_other_user
 from antiphon.engines.host.runtime import create_runtime_directory
@@ -61,6 +68,7 @@ from antiphon.errors import (
     explain_extra,
 )
 from antiphon.processes.engine_hosts import filter_host_environment
+from antiphon.processes.ipc import to_line
 from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
@@ -346,17 +354,16 @@ def check_sockets() -> Iterator[Finding]:
 def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Finding]:
     """Runs the probe and yields its findings. `models`: the models to load."""
     python, engine = choose_interpreter(settings), settings.engine
-    threads = [model.threads for model in settings.models]
-    probe_input = {
-        "library": engine.library,
-        "threads": threads,
-        "gpu_layers": [model.gpu_layers for model in settings.models if isinstance(model.gpu_layers, int)],
-        "models": [asdict(model) for model in models],
-    }
+    probe_input = ProbeInput(
+        library=engine.library,
+        threads=tuple(model.threads for model in settings.models),
+        gpu_layers=tuple(model.gpu_layers for model in settings.models if isinstance(model.gpu_layers, int)),
+        models=tuple(models),
+    )
     try:
         process = subprocess.run(
             [python, "-P", "-m", "antiphon.cli.doctor.probe"],
-            input=json.dumps(probe_input).encode() + b"\n",
+            input=to_line(probe_input),
             env=filter_host_environment(os.environ, engine.wait_policy),
             capture_output=True,
             timeout=PROBE_TIMEOUT,

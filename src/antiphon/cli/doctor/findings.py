@@ -6,6 +6,7 @@ docs/troubleshooting.md has a section for each finding.
 from enum import StrEnum
 
 from antiphon.domain.values import Struct
+from antiphon.engines.base import LoadSpec
 from antiphon.errors import AntiphonError, explain_extra
 
 
@@ -27,6 +28,17 @@ class Finding(Struct, frozen=True):
     severity: FindingSeverity
     message: str
     remedy: str = ""
+
+
+class ProbeInput(Struct, frozen=True):
+    """What `probe` checks, one line on its standard input."""
+
+    library: str | None
+    """The library that the settings name."""
+    threads: tuple[int | None, ...]
+    gpu_layers: tuple[int, ...]
+    models: tuple[LoadSpec, ...]
+    """The models to load."""
 
 
 REMEDIES = {

@@ -5,14 +5,20 @@ setting, the threads and the models. It prints each finding as a line of JSON. B
 it prints a line with the step's name.
 """
 
-import json
 import logging
 import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
+from antiphon.cli.doctor.findings import (
+    Finding,
+    FindingSeverity,
+    ProbeInput,
+    report_ok,
+    report_problem,
+    to_finding,
+)
 from antiphon.domain.values import asdict, replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding import load_any
@@ -20,8 +26,9 @@ from antiphon.engines.llama.libllama.library import Library, LibraryFile, find_i
 from antiphon.engines.llama.libllama.placement import Device, list_backends, list_devices
 from antiphon.engines.llama.machine import choose_thread_count, list_usable_cpus, prepare_environment
 from antiphon.errors import AntiphonError, LibraryError
-from antiphon.processes.ipc import (
-    to_line,  # imported like an engine host does, so that a missing package is found
+from antiphon.processes.ipc import (  # as an engine host does, so that a missing package is found
+    from_line,
+    to_line,
 )
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -69,22 +76,22 @@ MEASURED_GAIN = (
 
 def main() -> None:
     """Runs every check once."""
-    probe_input = json.loads(sys.stdin.readline())
+    probe_input = from_line(sys.stdin.buffer.readline(), ProbeInput)
     logging.disable()  # the findings report the skipped libraries
     prepare_environment()
     print_finding(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
-    library = open_library(probe_input["library"])
+    library = open_library(probe_input.library)
     if library is not None:
         print_finding(check_processor(library.list_cpu_features(), list_processor_features()))
         _write_line({"step": "opening", "what": f"{library.path}, its devices"})
-        devices, requested_layers = list_devices(library), max(probe_input["gpu_layers"], default=0)
+        devices, requested_layers = list_devices(library), max(probe_input.gpu_layers, default=0)
         for finding in check_devices(devices, list_backends(library), find_gpus(), requested_layers):
             print_finding(finding)
-    threads = [count or choose_thread_count() for count in probe_input["threads"]]
+    threads = [count or choose_thread_count() for count in probe_input.threads]
     print_finding(check_threads(max(threads, default=choose_thread_count()), len(list_usable_cpus())))
     if library is not None:
-        for values in probe_input["models"]:
-            check_loading(LoadSpec(**values))
+        for spec in probe_input.models:
+            check_loading(spec)
 
 
 def print_finding(finding: Finding) -> None:
