@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import tracemalloc
 from array import array
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -76,6 +77,44 @@ def test_a_jump_is_found_by_two_tokens() -> None:
     assert propose(drafter, (*TEXT[:2], TEXT[far])) == (LOOKUP, [])
     expected = list(TEXT[far + 2 : far + 6])
     assert propose(drafter, (*TEXT[:2], TEXT[far], TEXT[far + 1])) == (PREDICTION, expected)
+
+
+def count_steps(prediction: Sequence[int], answer: Sequence[int]) -> int:
+    """The steps in which an answer is drawn with up to seven drafts each."""
+    drafter, drawn, steps = Drafter(prediction, False, 1), [0], 0
+    while len(drawn) <= len(answer):
+        rest = answer[len(drawn) - 1 :]
+        _, drafts = propose(drafter, drawn, 7)
+        right = next((i for i, draft in enumerate(drafts) if [draft] != list(rest[i : i + 1])), len(drafts))
+        drawn += rest[: right + 1]
+        steps += 1
+    return steps
+
+
+def test_moved_and_repeated_parts_are_found_again_after_the_end_of_the_prediction() -> None:
+    first, second, third = (range(begin, begin + 40) for begin in (100, 200, 300))
+    prediction = (*first, *second, *third)
+    in_order = count_steps(prediction, prediction)
+    for answer in (
+        (*third, *first, *second),
+        (*first, *third, *second),
+        (*prediction, *prediction),
+    ):
+        assert count_steps(prediction, answer) <= in_order * len(answer) // len(prediction) + 5
+
+
+def test_a_search_in_a_long_prediction_builds_no_table_of_it() -> None:
+    """Tables of a long context took the decode thread, and all its sequences, a third of a second."""
+    drafter = Drafter(range(30_000), False, 1)
+    tracemalloc.start()
+    try:
+        assert propose(drafter, (0, 7, 90_000, 20_000, 20_001)) == (
+            PREDICTION,
+            [20_002, 20_003, 20_004, 20_005],
+        )
+        assert tracemalloc.get_traced_memory()[1] < 30_000 * 16
+    finally:
+        tracemalloc.stop()
 
 
 def test_of_equal_pairs_the_one_with_the_same_token_before_is_taken() -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.domain.values import Struct
 from antiphon.engines.base import DraftMode
@@ -117,7 +118,6 @@ class Drafter:
 
     __slots__ = (
         "_acceptances",
-        "_anchors",
         "_confirmed",
         "_lookup_index",
         "_matched",
@@ -128,18 +128,16 @@ class Drafter:
     )
 
     def __init__(self, prediction: Sequence[int], uses_lookup: bool, prompt_length: int) -> None:
-        self._prediction = array("i", prediction)
+        self._prediction: NDArray[np.int32] = np.array(prediction, np.int32)
         self._uses_lookup = uses_lookup
         self._seen = prompt_length
         """The number of the sequence's tokens that were compared with the prediction."""
-        self._pointer: int | None = 0
-        """The index in the prediction of the expected next token; None after a miss."""
+        self._pointer: int | None = 0 if len(prediction) else None
+        """The index in the prediction of the expected next token; None after a miss and after its end."""
         self._matched = 0
         """The number of tokens that have followed the prediction since the last anchor."""
         self._confirmed = 0
         """The last index in the prediction that the output has surely reached."""
-        self._anchors: dict[tuple[int, int], list[int]] | None = None
-        """The indices in the prediction that follow each pair of tokens; made at the first miss."""
         self._lookup_index: int | None = None
         """The index in the sequence of the expected next token, while the sequence repeats itself."""
         self._acceptances = {
@@ -151,8 +149,8 @@ class Drafter:
         """Returns at most `limit` tokens that probably follow `tokens`, the tokens of the sequence. They are
         none if nothing is known."""
         self._follow(tokens)
-        if self._pointer is not None and self._pointer < len(self._prediction):
-            drafts = self._prediction[self._pointer : self._pointer + limit]
+        if self._pointer is not None:
+            drafts = array("i", self._prediction[self._pointer : self._pointer + limit].tolist())
             return DraftSource.PREDICTION, drafts
         if self._uses_lookup and self._lookup_index is None:
             self._lookup_index = find_repetition(tokens)
@@ -192,40 +190,34 @@ class Drafter:
             token = tokens[index]
             if self._lookup_index is not None:
                 self._lookup_index = self._lookup_index + 1 if tokens[self._lookup_index] == token else None
-            if self._pointer is not None and self._pointer < len(self._prediction):
-                if self._prediction[self._pointer] == token:
-                    self._pointer += 1
-                    self._matched += 1
-                    if self._matched > 1:
-                        self._confirmed = self._pointer
-                    continue
-                self._pointer = None
-            if self._pointer is None:
-                self._find_anchor(tokens, index)
+            if self._pointer is not None and self._prediction[self._pointer] == token:
+                self._pointer += 1
+                self._matched += 1
+                if self._matched > 1:
+                    self._confirmed = self._pointer
+                if self._pointer == len(self._prediction):
+                    self._pointer = None  # an earlier part can follow, as in a text in another order
+            elif len(self._prediction):
+                self._pointer, self._matched = self._find_anchor(tokens, index), 0
         self._seen = len(tokens)
 
-    def _find_anchor(self, tokens: "array[int]", index: int) -> None:
-        """Searches the place in the prediction that follows the token at `index`: first by two tokens
-        anywhere, with the third before them if possible, then by this token alone near the last sure
-        place."""
-        prediction, token, self._matched = self._prediction, tokens[index], 0
-        if self._anchors is None:
-            self._anchors = {}
-            for place in range(2, len(prediction)):
-                self._anchors.setdefault((prediction[place - 2], prediction[place - 1]), []).append(place)
-        places = self._anchors.get((tokens[index - 1], token)) if index else None
-        if places:
+    def _find_anchor(self, tokens: "array[int]", index: int) -> int | None:
+        """Returns the place in the prediction that follows the token at `index`: first by two tokens
+        anywhere, with the third before them if possible, then by this token alone near the last sure place.
+        Each search is one pass without a table, because making a table would delay all sequences."""
+        prediction, token = self._prediction, tokens[index]
+        places = (prediction[1:-1] == token).nonzero()[0] + 2
+        if index:
+            places = places[prediction[places - 2] == tokens[index - 1]]
             if index > 1:
-                before = tokens[index - 2]
-                places = [
-                    place for place in places if place > 2 and prediction[place - 3] == before
-                ] or places
-            self._pointer = next((place for place in places if place > self._confirmed), places[-1])
-            return
-        for place in range(self._confirmed, min(self._confirmed + NEAR, len(prediction))):
-            if prediction[place] == token:
-                self._pointer = place + 1
-                return
+                after_three = places[(places > 2) & (prediction[places - 3] == tokens[index - 2])]
+                places = after_three if len(after_three) else places
+            if len(places):
+                later = int(places.searchsorted(self._confirmed, side="right"))
+                return int(places[min(later, len(places) - 1)])
+        near = prediction[self._confirmed : -1][:NEAR]
+        found = (near == token).nonzero()[0]
+        return self._confirmed + int(found[0]) + 1 if len(found) else None
 
 
 def find_repetition(tokens: "array[int]") -> int | None:
