@@ -29,8 +29,8 @@ async def add(server, **said):
 
 def holding(server, model, at):
     """The price by which a request is reckoned."""
-    found = RuleSet((), server.pricing._changes.directory.prices).find_price(model, at)
-    return found and found.id
+    prices = RuleSet((), server.pricing._changes.directory.prices).list_prices(model)
+    return next((price.id for price in prices if price.applies_at(at)), None)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_a_limit_and_a_price_of_one_server_hold_on_the_other(pair):
     one.rules.add_price(PRICE, BY)
 
     async def priced():
-        return two.book.rules.find_price("cantor", 10) == PRICE and one.changes.directory.prices == (PRICE,)
+        return two.book.rules.list_prices("cantor") == (PRICE,) and one.changes.directory.prices == (PRICE,)
 
     await await_until(priced, LATEST_S, "price")
 

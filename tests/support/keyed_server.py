@@ -79,10 +79,11 @@ class Keyed(Served):
 
 
 @asynccontextmanager
-async def keyed(folder, engine=None, trusted_proxies=(), **how):
+async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how):
+    """`accounting`: gets the limits and prices of the database, as in a server."""
     database = open_new_store(folder / "antiphon.db", **how)
     pepper = Pepper(b"p" * 32)
-    async with serving(engine, trusted_proxies=trusted_proxies) as plain:
+    async with serving(engine, trusted_proxies=trusted_proxies, accounting=accounting) as plain:
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenancy = SqlTenancy(database)
@@ -91,7 +92,12 @@ async def keyed(folder, engine=None, trusted_proxies=(), **how):
         def look(_) -> None:
             loop.call_soon_threadsafe(ongoing.end_unaccepted)
 
-        changes = DirectoryChanges(tenancy, [ring.replace_directory, look], clock)
+        def update_limits(directory) -> None:
+            if accounting is not None:
+                limits = (directory.build_families(), directory.build_limit_names())
+                accounting.limit_index.update(directory.limits, directory.prices, *limits)
+
+        changes = DirectoryChanges(tenancy, [update_limits, ring.replace_directory, look], clock)
         tenants = TenancyService(changes, tenancy, pepper)
         limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
         pricing, reading = (

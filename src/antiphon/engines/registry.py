@@ -193,12 +193,16 @@ class ModelRegistry:
         """The cached models of names that match a pattern, by name, oldest first."""
         self._owned: dict[tuple[str, str], Model] = {}
         """Adapters of projects, by project and name."""
+        self.revision = 0
+        """Grows with every change after which a name can stand for another model. What was computed from the
+        models of an earlier revision is not used any more."""
 
     def replace(
         self, models: tuple[Model, ...], aliases: Aliases, patterns: tuple[ModelPattern, ...]
     ) -> None:
         """Replaces the aliases, the patterns, and all models except adapters. Models of names that match an
         unchanged pattern keep the state of their routes."""
+        self.revision += 1
         expanded_before = self._expanded
         adapters = [model for model in self if model.parent is not None]
         unchanged_patterns = {pattern.model.name for pattern in self._patterns if pattern in patterns}
@@ -310,6 +314,7 @@ class ModelRegistry:
         if pattern is not None:
             if len(self._expanded) >= MAX_CACHED_MODELS:
                 del self._expanded[next(iter(self._expanded))]
+                self.revision += 1
             self._expanded[name] = expanded = pattern.build(name, name.removeprefix(pattern.prefix))
         return expanded
 
@@ -326,6 +331,7 @@ class ModelRegistry:
 
     def put(self, model: Model) -> None:
         """Adds an adapter, or replaces an adapter of the same name and owner."""
+        self.revision += 1
         if model.project is None:
             self._models[model.name] = model
         else:
@@ -333,6 +339,7 @@ class ModelRegistry:
 
     def remove(self, model: Model) -> None:
         """Removes an adapter's name. Does nothing if the name is already removed."""
+        self.revision += 1
         if model.project is not None and self._owned.get((model.project, model.name)) is model:
             del self._owned[model.project, model.name]
         elif self._models.get(model.name) is model:

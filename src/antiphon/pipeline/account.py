@@ -31,11 +31,11 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.ledger import ABORTED, CANCELLED, OK, Entry, build_entry_id, encode_tries
-from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.domain.messages import estimate_tokens, measure_speech, measure_text
 from antiphon.domain.prices import Price, format_decimal
 from antiphon.engines.base import RequestSize
-from antiphon.engines.registry import Model, ModelRoute
+from antiphon.engines.registry import ModelRoute
 from antiphon.errors import (
     AntiphonError,
     BudgetExceeded,
@@ -47,6 +47,7 @@ from antiphon.errors import (
     RateLimited,
 )
 from antiphon.ledger.base import Recorder
+from antiphon.pipeline.plans import RequestPlan
 from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.spans import close_operation
@@ -96,6 +97,7 @@ class RequestAccount:
         "_metrics",
         "_minimum",
         "_model",
+        "_plan",
         "_price",
         "_queued_s",
         "_reasoning_bytes",
@@ -126,7 +128,7 @@ class RequestAccount:
 
     def __init__(
         self,
-        model: Model,
+        plan: RequestPlan,
         requested_name: str,
         context: Context,
         metrics: Metrics,
@@ -138,7 +140,8 @@ class RequestAccount:
         """`requested_name`: the model as the caller wrote it. `accounting`: None if keys are off.
         `is_bounded`: whether the caller limited the output. `inputs`: the number of texts, if nothing is
         generated. Raises PermissionDenied if a cost limit applies and the only route has no price."""
-        self._model = model
+        self._plan = plan
+        self._model = model = plan.model
         self._requested_name = requested_name
         self._context = context
         self._metrics = metrics
@@ -193,12 +196,12 @@ class RequestAccount:
         """Whether the request waits for its usage without its caller."""
         if accounting is not None:
             self.id = build_entry_id(self.started_ms, context.clock.unique())
-            self._rules = accounting.limit_index.rules
-            self._limits = self._find_limits()
+            self._rules = plan.rules
+            self._limits = plan.limits if context.parent is None else plan.child_limits
             if self._limits:
                 self.granted_tokens = 0
             if len(model.routes) == 1:
-                self._set_price(accounting)
+                self._set_price()
             recorder = accounting.recorder
             if recorder is not None and kind == GENERATION and context.parent is None:
                 self._recorder = recorder if recorder.is_recorded(context.actor.project) else None
@@ -296,7 +299,7 @@ class RequestAccount:
             return
         if route is not self._route or len(self._model.routes) > 1:
             self._route = route
-            self._set_price(accounting)
+            self._set_price()
         self._size = size
         if self.granted_tokens != UNLIMITED:
             is_bounded = self._is_bounded or not size.is_counted
@@ -357,7 +360,8 @@ class RequestAccount:
         reserved, rules = self._reserved, accounting.limit_index.rules
         if rules is not self._rules:
             self._rules = rules
-            current_limits = {limit.id: limit for limit in self._find_limits()}
+            all_limits = rules.find_limits(self._context.actor, self._model.counted_name)
+            current_limits = {limit.id: limit for limit in all_limits}
             self._limits = tuple(
                 current_limits[limit.id] for limit in self._limits if limit.id in current_limits
             )
@@ -375,13 +379,6 @@ class RequestAccount:
             progress.limit_statuses = await accounting.limiter.extend(claim, self._limits, added)
         self._reserved = amounts
 
-    def _find_limits(self) -> tuple[Limit, ...]:
-        """Returns the limits that apply now. A child call does not count in limits of concurrent requests."""
-        limits = self._rules.find_limits(self._context.actor, self._model.counted_name)
-        if self._context.parent is None:
-            return limits
-        return tuple(limit for limit in limits if limit.measure is not Measure.CONCURRENT)
-
     def _count_refusal(
         self, accounting: Accounting, refusal: RateLimited | BudgetExceeded | LargerThanLimit
     ) -> None:
@@ -398,23 +395,23 @@ class RequestAccount:
         progress = self._context.progress
         progress.limit_statuses = statuses or progress.limit_statuses
 
-    def _set_price(self, accounting: Accounting) -> None:
-        """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
-        price, since the limit could not count the cost."""
-        model, rules = self._model.counted_name, accounting.limit_index.rules
-        name = self._route.price or model
-        self._price = rules.find_price(name, self.started_ms // MILLISECONDS)
-        if self._price is not None:
-            return
-        for limit in rules.find_limits(self._context.actor, model):
-            if limit.measure is Measure.COST:
-                raise PermissionDenied(
-                    f"the model {model} has no price here, so a limit in cost that applies cannot count it: "
-                    f"{format_decimal(limit.amount)} per {limit.window} for the "
-                    f"{rules.describe_subject(limit)}; the operator adds a price, 0 where it is free "
-                    f"(antiphon prices add {name})",
-                    param="model",
-                )
+    def _set_price(self) -> None:
+        """Sets the price of the route at the start of the request. Raises PermissionDenied if a cost limit
+        applies and the route has no price, since the limit could not count the cost."""
+        plan, at = self._plan, self.started_ms // MILLISECONDS
+        for price in plan.prices[self._route]:
+            if price.applies_at(at):
+                self._price = price
+                return
+        self._price, model, limit = None, self._model.counted_name, plan.cost_limit
+        if limit is not None:
+            raise PermissionDenied(
+                f"the model {model} has no price here, so a limit in cost that applies cannot count it: "
+                f"{format_decimal(limit.amount)} per {limit.window} for the "
+                f"{plan.rules.describe_subject(limit)}; the operator adds a price, 0 where it is free "
+                f"(antiphon prices add {self._route.price or model})",
+                param="model",
+            )
 
     # --- the end ---
 

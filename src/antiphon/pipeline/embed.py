@@ -9,11 +9,10 @@ from antiphon.domain.events import Usage, UsageSource
 from antiphon.domain.request import EmbeddingRequest, Embeddings, Ranking, RerankRequest
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import RerankEngine, TextEmbeddingEngine
-from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.account import EMBEDDING, RERANK, RequestAccount
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
-from antiphon.pipeline.routing import resolve
+from antiphon.pipeline.plans import RequestPlan, RequestPlans
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.spans import EMBEDDINGS, open_operation
 
@@ -34,7 +33,7 @@ T = TypeVar("T", bound=CountedAnswer)
 class EmbeddingStages(Struct, frozen=True):
     """The stages of embeddings and rankings."""
 
-    models: ModelRegistry
+    plans: RequestPlans
     policy: RoutePolicy
     accounting: Accounting | None = None
 
@@ -46,38 +45,38 @@ class EmbeddingStages(Struct, frozen=True):
         UnsupportedParameter for a model that makes no vectors, and LedgerFull if the ledger cannot record
         the request.
         """
-        model = resolve(self.models, request.model, context.actor)
+        plan = self.plans.find(request.model, context.actor)
         if context.span is not None:
-            context = open_operation(EMBEDDINGS, model, context, context.span)
-        answer = partial(_embed, replace(request, model=model.name))
-        return await self._run(answer, model, request.model, context, EMBEDDING, len(request.inputs))
+            context = open_operation(EMBEDDINGS, plan.model, context, context.span)
+        answer = partial(_embed, replace(request, model=plan.model.name))
+        return await self._run(answer, plan, request.model, context, EMBEDDING, len(request.inputs))
 
     async def rerank(self, request: RerankRequest, context: Context) -> Ranking:
         """Returns the scores of a request's documents. Raises the errors of `embed`, and UnsupportedParameter
         for a model that is not a reranker."""
-        model = resolve(self.models, request.model, context.actor)
+        plan = self.plans.find(request.model, context.actor)
         if context.span is not None:
-            context = open_operation(RERANK, model, context, context.span)
-        answer = partial(_rank, replace(request, model=model.name))
-        return await self._run(answer, model, request.model, context, RERANK, len(request.documents))
+            context = open_operation(RERANK, plan.model, context, context.span)
+        answer = partial(_rank, replace(request, model=plan.model.name))
+        return await self._run(answer, plan, request.model, context, RERANK, len(request.documents))
 
     async def _run(
         self,
         answer_on: Callable[[OpenRoute[T]], Awaitable[T]],
-        model: Model,
+        plan: RequestPlan,
         requested_name: str,
         context: Context,
         kind: str,
         inputs: int,
     ) -> T:
         """Returns the answer of the first route that works."""
-        context.progress.model = model.name
+        context.progress.model = plan.model.name
         account = RequestAccount(
-            model, requested_name, context, self.policy.metrics, self.accounting, kind=kind, inputs=inputs
+            plan, requested_name, context, self.policy.metrics, self.accounting, kind=kind, inputs=inputs
         )
         async with account:
             await account.reserve_early()
-            async with OpenRoute(model, answer_on, context, self.policy, account) as answer:
+            async with OpenRoute(plan.model, answer_on, context, self.policy, account) as answer:
                 account.count((Usage(answer.prompt_tokens, 0, source=answer.source),))
         return answer
 

@@ -1,6 +1,6 @@
 """The limits and prices that apply to requests, and what a request is accounted with where keys are on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.domain.identity import Actor, ActorKind, matches
@@ -11,15 +11,13 @@ from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
 from antiphon.pipeline.late_settlements import LateSettlements
 
-MAX_CACHE_ENTRIES = 10_000
-"""The most entries of each cache. Callers choose part of the cache key, so the cache needs a bound."""
-
 EXHAUSTED_SECONDS = 60.0
 """Seconds for which a limit stays in `ExhaustedLimits`."""
 
 
 class RuleSet:
-    """All limits and prices at one moment. A rule set never changes; a change of a limit makes a new one."""
+    """All limits and prices at one moment. A rule set never changes; a change of a limit makes a new one. The
+    plans of requests (`pipeline.plans`) keep what they find here."""
 
     def __init__(
         self,
@@ -35,7 +33,6 @@ class RuleSet:
         )
         self.currency = find_currency(prices)
         """Currency of all costs."""
-        self._prices_by_model: dict[str, tuple[Price, ...]] = {}
         self._limits_by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
         self._names = names
@@ -43,51 +40,31 @@ class RuleSet:
             is_key_limit = limit.subject is Subject.KEY
             target = families.get(limit.target, limit.target) if is_key_limit else limit.target
             self._limits_by_target.setdefault((limit.subject, target), []).append(limit)
-        self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
     def find_limits(self, actor: Actor, model: str) -> tuple[Limit, ...]:
-        """Returns every limit that applies to requests of this actor to this model."""
-        if not self._limits_by_target:
-            return ()
-        cache_key = (actor.id, actor.user, actor.project, model)
-        limits = self._limits_by_request.get(cache_key)
-        if limits is None:
-            limits = tuple(self._match_limits(actor, model))
-            if len(self._limits_by_request) >= MAX_CACHE_ENTRIES:
-                self._limits_by_request.clear()
-            self._limits_by_request[cache_key] = limits
-        return limits
-
-    def _match_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
-        """Yields the limits of the actor's key, project and user and of the model. A service key that acts
-        for a user counts for its project alone: it cannot use up what the user has in other projects."""
+        """Returns every limit that applies to requests of this actor to this model: those of the actor's key,
+        project and user, and of the model. A service key that acts for a user counts for its project alone:
+        it cannot use up what the user has in other projects."""
         key = self._families.get(actor.id, actor.id)
         targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
         if actor.user is not None and actor.kind is not ActorKind.SERVICE_KEY:
             targets.append((Subject.USER, actor.user))
-        for target in targets:
-            for limit in self._limits_by_target.get(target, ()):
-                if limit.models is None or matches((limit.models,), model):
-                    yield limit
+        return tuple(
+            limit
+            for target in targets
+            for limit in self._limits_by_target.get(target, ())
+            if limit.models is None or matches((limit.models,), model)
+        )
 
     def describe_subject(self, limit: Limit) -> str:
         """Describes the subject of a limit by its name and id."""
         name = None if limit.subject is Subject.MODEL else self._names.get(limit.target)
         return f"{limit.subject} {f'{name} ({limit.target})' if name else limit.target}"
 
-    def find_price(self, model: str, unix_seconds: int) -> Price | None:
-        """Returns the price at a time (Unix seconds); None if there is none. Of several prices the one with
-        the longest matching pattern is used, and of these the latest."""
-        matching_prices = self._prices_by_model.get(model)
-        if matching_prices is None:
-            matching_prices = tuple(price for price in self._prices if matches((price.models,), model))
-            if len(self._prices_by_model) >= MAX_CACHE_ENTRIES:
-                self._prices_by_model.clear()
-            self._prices_by_model[model] = matching_prices
-        for price in matching_prices:
-            if price.applies_at(unix_seconds):
-                return price
-        return None
+    def list_prices(self, model: str) -> tuple[Price, ...]:
+        """Lists the prices of a model at all times. The first one that applies is used: the one with the
+        longest matching pattern, and of several the latest."""
+        return tuple(price for price in self._prices if matches((price.models,), model))
 
 
 class LimitIndex:

@@ -20,11 +20,12 @@ from antiphon.pipeline.account import RequestAccount
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.embed import EmbeddingStages
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.plans import RequestPlans
 from antiphon.pipeline.prepare import prepare
 from antiphon.pipeline.remember import MemoryStages, RelevanceStages, remember
 from antiphon.pipeline.retrieve import CitationCheck, RetrievalStages
-from antiphon.pipeline.routing import find_affinity, resolve
-from antiphon.pipeline.rules import Accounting
+from antiphon.pipeline.routing import find_affinity
+from antiphon.pipeline.rules import Accounting, LimitIndex
 from antiphon.pipeline.spans import describe_references, open_generation, open_memory, open_retrieval
 from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
@@ -51,6 +52,8 @@ class Pipeline:
     """The cache of summaries; None stores a few in memory."""
     knowledge: KnowledgeIndex | None = None
     """The knowledge tables; None if this server has none."""
+    plans: RequestPlans = field(init=False)
+    """What requests of one key to one model have in common."""
     policy: RoutePolicy = field(init=False)
     """The options that all uses of routes share."""
     embedding: EmbeddingStages = field(init=False)
@@ -63,7 +66,10 @@ class Pipeline:
     def __post_init__(self) -> None:
         policy = RoutePolicy(self.metrics, self.restart_patience, self.route_limiter)
         object.__setattr__(self, "policy", policy)
-        object.__setattr__(self, "embedding", EmbeddingStages(self.models, policy, self.accounting))
+        limit_index = LimitIndex() if self.accounting is None else self.accounting.limit_index
+        plans = RequestPlans(self.models, limit_index)
+        object.__setattr__(self, "plans", plans)
+        object.__setattr__(self, "embedding", EmbeddingStages(plans, policy, self.accounting))
         cache = self.summary_cache or ProcessSummaries()
         summaries = SummaryStages(self.models, policy, cache)
         memory = MemoryStages(summaries, RelevanceStages(self.models, policy))
@@ -86,7 +92,8 @@ class Pipeline:
         cost limit applies and the model has no price.
         """
         requested_model = request.model
-        model = resolve(self.models, requested_model, context.actor)
+        plan = self.plans.find(requested_model, context.actor)
+        model = plan.model
         context.progress.model = model.name
         if requested_model != model.name:
             request = replace(request, model=model.name)
@@ -96,7 +103,7 @@ class Pipeline:
             context = open_generation(request, model, context, context.span)
         is_bounded = request.output.max_tokens is not None and not request.output.is_default_max_tokens
         account = RequestAccount(
-            model, requested_model, context, self.metrics, self.accounting, is_bounded=is_bounded
+            plan, requested_model, context, self.metrics, self.accounting, is_bounded=is_bounded
         )
         return aclosing(self._generate(model, request, context, account))
 

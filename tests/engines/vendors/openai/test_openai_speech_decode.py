@@ -19,6 +19,7 @@ from antiphon.domain.events import (
     Usage,
     UsageSource,
 )
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import (
     Conversation,
@@ -33,7 +34,9 @@ from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import bound_size
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.pipeline.account import RequestAccount
+from antiphon.pipeline.plans import build_plan
 from antiphon.pipeline.recorded_answer import RecordedAnswer
+from antiphon.pipeline.rules import RuleSet
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.support.vendors.vendor_exchange import iterate_async
@@ -116,8 +119,9 @@ async def test_parts_of_speech_are_joined_as_one_text():
 async def test_speech_without_usage_is_estimated_by_its_length():
     second = SpeechDelta(0, "a", "A" * 64_000, "Hello.")
     metrics, model = Metrics(), Model("m", (ModelRoute(ScriptedEngine()),), 1)
+    plan = build_plan(model, LOCAL_ANONYMOUS, RuleSet())
     with suppress(GeneratorExit):
-        async with RequestAccount(model, "m", Context("req-1"), metrics, None) as account:
+        async with RequestAccount(plan, "m", Context("req-1"), metrics, None) as account:
             account.count([STARTED, second])
             raise GeneratorExit
     whole = feed(part(audio={"id": "a", "data": "A" * 64_000, "transcript": "Hello."}), part("stop"))[-1]
