@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import TracebackType
@@ -27,6 +27,11 @@ LOGGER = logging.getLogger("antiphon")
 
 FIELDS = "antiphon_fields"
 """The attribute of a LogRecord that contains the values."""
+
+LEVEL_NAMES = {
+    level: logging.getLevelName(level).lower() for level in (logging.INFO, logging.WARNING, logging.ERROR)
+}
+"""The levels of our records, as a line names them."""
 
 _COMMON_ATTRIBUTES = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "", (), None))
 """The attributes that all records share. They are computed once, because this takes half the time of a
@@ -46,9 +51,17 @@ def announce(event: str, **values: object) -> None:
 
 
 def _handle(event: str, level: int, values: Mapping[str, object]) -> None:
-    """Makes a record and passes it to the handlers."""
+    """Writes a record, without the objects of `logging` if our handler is the only one. Otherwise passes it
+    to all handlers."""
+    now, handlers = time.time(), logging.root.handlers
+    if len(handlers) == 1 and isinstance(handler := handlers[0], LineHandler) and not LOGGER.handlers:
+        try:
+            handler.write(handler.format_event(now, LEVEL_NAMES[level], event, values))
+        except Exception:  # noqa: BLE001, S110 - `logging` reports it below
+            pass
+        else:
+            return
     log_record = logging.LogRecord.__new__(logging.LogRecord)
-    now = time.time()
     attributes = {
         "msg": event,
         "levelno": level,
@@ -102,45 +115,64 @@ class TextFormatter(ExceptionPlaceFormatter):
         event = record.getMessage()
         if record.name != LOGGER.name:
             event = f"{record.name}: {_format_value(event)}"
-        line = f"{_format_time(record.created)} {record.levelname.lower():7} {event}"
-        for name, value in getattr(record, FIELDS, {}).items():
-            kind = type(value)
-            if kind is int or kind is float:
-                line += f" {name}={value!r}"
-            elif kind is str:
-                line += f" {name}={_quote(value)}" if value else ""
-            elif value is not None and value != []:
-                line += f" {name}={_format_value(value)}"
+        values: Mapping[str, object] = getattr(record, FIELDS, {})
+        line = format_text(record.created, record.levelname.lower(), event, values)
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
+
+
+def format_text(created: float, level: str, event: str, values: Mapping[str, object]) -> str:
+    """Formats an event as one line of text. `created`: Unix seconds."""
+    line = f"{_format_time(created)} {level:7} {event}"
+    for name, value in values.items():
+        kind = type(value)
+        if kind is int or kind is float:
+            line += f" {name}={value!r}"
+        elif isinstance(value, str):
+            if value:
+                line += f" {name}={value if _PLAIN(value) else _encode(value)}"
+        elif value is not None and value != []:
+            line += f" {name}={_format_value(value)}"
+    return line
+
+
+FormatEvent = Callable[[float, str, str, Mapping[str, object]], str]
+"""`format_text` or `format_json`."""
 
 
 class LineHandler(logging.Handler):
     """Writes each record to standard error by one system call."""
 
+    def __init__(self, formatter: logging.Formatter, format_event: FormatEvent) -> None:
+        """`format_event`: formats our records as `formatter` does."""
+        super().__init__()
+        self.setFormatter(formatter)
+        self.format_event = format_event
+
+    def write(self, line: str) -> None:
+        """Writes a line."""
+        with self.lock or threading.RLock():  # `logging` makes the lock, also anew after a fork
+            _write_all(STDERR, f"{line}\n".encode("utf-8", "backslashreplace"))
+
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the record. `logging` reports a library's record whose values do not fit its text."""
         try:
-            line = self.format(record) + "\n"
+            self.write(self.format(record))
         except Exception:  # noqa: BLE001 - a bad record of a library must not fail the request that caused it
             self.handleError(record)
-        else:
-            _write_all(STDERR, line.encode("utf-8", "backslashreplace"))
 
 
 _encode = json.JSONEncoder(default=str).encode
+
+_PLAIN = re.compile(r"[!#-~]*").fullmatch
+"""Matches printable ASCII without spaces and quotation marks, which needs no JSON notation."""
 
 
 def _format_value(value: object) -> str:
     """Formats a value for a text record."""
     if isinstance(value, list):
-        return ",".join([_format_value(item) for item in value])
-    return _quote(value if isinstance(value, str) else _encode(value))
-
-
-def _quote(text: str) -> str:
-    """Returns the text in JSON notation, unless it is printable ASCII without spaces and quotation marks."""
-    needs_no_quotes = text.isascii() and text.isprintable() and " " not in text and '"' not in text
-    return text if needs_no_quotes else _encode(text)
+        return ",".join(map(_format_value, value))
+    text = value if isinstance(value, str) else _encode(value)
+    return text if _PLAIN(text) else _encode(text)
 
 
 def _format_time(created: float) -> str:
@@ -159,10 +191,12 @@ def configure(level: str, log_format: Literal["text", "json"]) -> None:
     """Writes the records of every logger to standard error in one format. Turns off the lookup of thread and
     process, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = LineHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [
+        LineHandler(JsonFormatter(), format_json)
+        if log_format == "json"
+        else LineHandler(TextFormatter(), format_text)
+    ]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
     logging.captureWarnings(log_format == "json")
