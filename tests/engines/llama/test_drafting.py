@@ -307,37 +307,37 @@ def edit(rng: random.Random, tokens: tuple[int, ...], vocabulary: int) -> tuple[
 
 
 CLOSE = 0.3
-"""Log-probabilities may differ by this much, because rows that are computed together are rounded otherwise.
-Two tokens nearer to each other may swap places. The largest difference found is 0.1, with cantor in a pool
-and two threads."""
+"""Log-probabilities may differ by this much where the library computes several rows by another kernel than a
+row alone. Where benchmarks/RESULTS.md was measured, they do not differ at all."""
+
+FAR = 0.1
+"""The largest share of probability that such rounding may move from some tokens to others."""
 
 
 async def compare(engines: tuple[LlamaTokenEngine, LlamaTokenEngine], count: int) -> tuple[int, int]:
-    """Asks both engines the same. An answer may part from the other at a near tie of greedy draws. Other
-    draws may do so in one of twenty answers. Returns the accepted and the rejected tokens of predictions."""
+    """Asks both engines the same. Where an answer parts, the rows must differ, and by rounding only. Returns
+    the accepted and the rejected tokens of predictions."""
     rng, (plain, drafting) = random.Random(33), engines
     vocabulary = (await plain.info()).vocabulary
     (stop,) = (await plain.tokenize([TextPiece("e")], False))[-1:]
     prompts = [await plain.tokenize([TextPiece(prompt, control=True)], True) for prompt in PROMPTS]
-    accepted = rejected = parted = 0
+    accepted = rejected = 0
     for _ in range(count):
         request = make_request(rng, rng.choice(prompts), vocabulary, stop)
         expected = await say(plain, request)
         prediction = edit(rng, expected.tokens, vocabulary) if rng.random() < 0.7 else ()
-        found = await say(drafting, replace(request, prediction=prediction))
+        predicted = replace(request, prediction=prediction)
+        found = await say(drafting, predicted)
         accepted, rejected = accepted + found.predicted, rejected + found.mispredicted
         assert expected.predicted == expected.mispredicted == 0
         if found.tokens != expected.tokens:
-            parted += 1
-            if is_plainly_greedy(request.sampling):
-                await require_near_tie(plain, request, expected.tokens, found.tokens)
+            await require_rounding(plain, request, drafting, predicted)
             continue
         assert found.cause == expected.cause, request
         pairs = zip(found.logprobs, expected.logprobs, strict=True)
         largest = max((abs(one - other) for one, other in pairs), default=0.0)
         assert largest < CLOSE, (largest, request)
         assert [len(row) for row in found.alternatives] == [len(row) for row in expected.alternatives]
-    assert parted <= count // 20, f"{parted} of {count} answers are others"
     return accepted, rejected
 
 
@@ -354,20 +354,28 @@ def is_plainly_greedy(sampling: Sampling) -> bool:
     )
 
 
-async def require_near_tie(
-    engine: LlamaTokenEngine, request: TokenRequest, expected: tuple[int, ...], found: tuple[int, ...]
+async def require_rounding(
+    plain: LlamaTokenEngine, request: TokenRequest, drafting: LlamaTokenEngine, predicted: TokenRequest
 ) -> None:
-    """Fails unless the first tokens that differ are about equally likely."""
-    place = next(
-        index for index, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other
-    )
-    scored = await say(engine, replace(request, logprobs=50, max_tokens=place + 1))
-    by_token = dict(scored.alternatives[place])
-    assert abs(by_token[expected[place]] - by_token[found[place]]) < CLOSE, request
+    """Asks both engines again, with the whole row of each token. Fails if the answers part where the rows are
+    equal, since then the draw is wrong, or where they are too unlike for rounding. Greedy answers part at
+    a near tie only. Other draws part at any boundary between two tokens that lies in the moved share."""
+    width = (await plain.info()).vocabulary
+    expected = await say(plain, replace(request, logprobs=width))
+    found = await say(drafting, replace(predicted, logprobs=width))
+    pairs = zip(expected.tokens, found.tokens, strict=False)
+    place = next(index for index, (one, other) in enumerate(pairs) if one != other)
+    rows = [dict(said.alternatives[place]) for said in (expected, found)]
+    own, other = (np.exp([row.get(token, -np.inf) for token in range(width)]) for row in rows)
+    moved = float(np.abs(own - other).sum()) / 2
+    assert 0 < moved < FAR, (moved, place, request)
+    if is_plainly_greedy(request.sampling):
+        lead = rows[0][expected.tokens[place]] - rows[0][found.tokens[place]]
+        assert abs(lead) < CLOSE, (lead, place, request)
 
 
 async def test_drafts_change_no_answer() -> None:
-    async with load_both(CANTOR, context_length=256) as engines:
+    async with load_both(CANTOR, context_length=256, keep_prefixes=False) as engines:
         accepted, rejected = await compare(engines, 50)
         assert accepted > 5 * 50 and rejected > 50
         load = (await engines[1].info()).load
@@ -379,7 +387,10 @@ async def test_drafts_change_no_answer() -> None:
 @pytest.mark.parametrize("layout", list(KVLayout))
 @pytest.mark.parametrize("name", ["cantor", "smollm2", "half"])
 async def test_drafts_change_no_answer_of_any_model(name: str, layout: KVLayout) -> None:
-    async with load_both(find_model(name), context_length=512, layout=layout, threads=2) as engines:
+    """A pool keeps no prefixes here: tokens would get the places of freed cells, in another order in each
+    engine, and sums over cells in another order have other last bits, with drafts and without."""
+    spec = {"context_length": 512, "threads": 2, "keep_prefixes": layout is KVLayout.STREAMS}
+    async with load_both(find_model(name), layout=layout, **spec) as engines:
         await compare(engines, {"cantor": 500, "smollm2": 100, "half": 30}[name])
 
 
