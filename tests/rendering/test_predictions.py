@@ -21,7 +21,7 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import Steps, TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
 from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
@@ -70,6 +70,17 @@ async def test_the_engine_gets_tokens_without_a_begin_token_for_each_choice() ->
     assert engine.requests[-1].prediction == (7, 8)
     await read_usage(renderer, ask(Prediction(""), max_tokens=3))
     assert [len(request.prediction) for request in engine.requests[-1:]] == [0]
+
+
+async def test_a_space_that_the_tokenizer_adds_is_not_doubled() -> None:
+    """An answer that begins with a space is predicted by its own tokens."""
+    table = build_vocabulary(space_prefix=True)
+    engine = ScriptedTokenEngine(info=scripted_info(takes_predictions=True), vocabulary=table)
+    renderer = Renderer(engine, prove=prove_here)
+    for text in (" one two", "one two"):
+        await read_usage(renderer, ask(Prediction(text), max_tokens=3))
+    assert engine.requests[0].prediction == engine.requests[1].prediction
+    assert b"".join(table.pieces[token] for token in engine.requests[0].prediction) == b" one two"
 
 
 async def test_text_in_a_prediction_is_no_control_token() -> None:

@@ -161,6 +161,8 @@ async def tokenize_prediction(
         raise InvalidValue(INVALID_UNICODE, param=prediction.field)
     # So many characters have more tokens than the context with any tokenizer.
     text = prediction.text[: (context_length + 1) * model_info.longest_piece]
+    if model_info.vocabulary.space_prefix:
+        text = text.removeprefix(" ")  # the tokenizer adds it
     tokens = await tokenizer.tokenize([TextPiece(text)], False) if text else ()
     return tokens[:context_length], len(tokens) > context_length
 
