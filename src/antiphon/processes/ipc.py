@@ -181,6 +181,9 @@ class Channel(asyncio.Protocol, Generic[Sent]):
         socket only after `connection_lost`."""
         self._rest = b""
         """The end of a frame whose beginning `write_now` has written."""
+        self._has_backlog = False
+        """Whether the transport had unwritten bytes after the last flush. Only the event loop may ask the
+        transport: asyncio takes bytes out of its buffer before it has written them."""
         self._waiting: deque[tuple[bytes, str]] = deque()
         """Waiting messages, each with the owner whose unsent bytes include it."""
         self._is_flushing = False
@@ -232,7 +235,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
             transport = self._transport
             if transport is None or transport.is_closing():
                 return 0
-            has_earlier = self._waiting or self._rest or transport.get_write_buffer_size()
+            has_earlier = self._waiting or self._rest or self._has_backlog
             if has_earlier or self._is_paused or sum(map(len, encoded)) > FULL_FRAME_BYTES:
                 self._waiting += [(message, "") for message in encoded]
                 self.unsent += sum(map(len, encoded))
@@ -282,6 +285,7 @@ class Channel(asyncio.Protocol, Generic[Sent]):
                 else:
                     frame = self._writer.encode_frame(self._take_frame())
                 self._transport.write(frame)
+            self._has_backlog = self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def _take_frame(self) -> list[bytes]:
         """Returns the waiting messages of the next frame, at least one."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -101,9 +102,11 @@ async def test_a_reader_that_stops_in_the_middle_of_a_frame_misses_nothing() -> 
         assert receiver.tokens == list(range(len(sizes) + 1))
         while channel.unsent:
             await asyncio.sleep(0)
-        assert await asyncio.to_thread(channel.write_now, [channel.encode(reply(6))]) == 0
+        await asyncio.to_thread(channel.write_now, [channel.encode(reply(6))])  # the loop notices the end
         await receiver.read(7)
-        assert receiver.tokens[-1] == 6
+        assert await asyncio.to_thread(channel.write_now, [channel.encode(reply(7))]) == 0
+        await receiver.read(8)
+        assert receiver.tokens == list(range(8))
 
 
 async def test_a_thread_does_not_overtake_what_the_event_loop_sends() -> None:
@@ -114,6 +117,55 @@ async def test_a_thread_does_not_overtake_what_the_event_loop_sends() -> None:
             channel.write_now([channel.encode(reply(number + 1))])
             await asyncio.to_thread(channel.write_now, [channel.encode(reply(number + 2, 3000))])
     assert receiver.tokens == list(range(600))
+
+
+class HalfWriting(asyncio.Transport):
+    """A transport that writes the first half of what it gets, and the rest when it is told. As asyncio's
+    since Python 3.12, it takes the rest out of its buffer before it writes it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock})
+        self._sock = sock
+        self._buffer = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._buffer += bytes(data)
+        half = len(self._buffer) // 2
+        assert self._sock.send(self._buffer[:half]) == half
+        self._buffer = self._buffer[half:]
+
+    def write_rest(self, *meanwhile: threading.Thread) -> None:
+        rest, self._buffer = self._buffer, b""
+        for thread in meanwhile:
+            thread.start()
+            thread.join(PATIENCE)
+        assert self._sock.send(rest) == len(rest)
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_a_thread_does_not_write_into_a_frame_that_the_transport_writes() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for sock in (ours, theirs):
+            sock.setblocking(False)
+        channel = Channel[ToClient](FrameReader(TO_CLIENT), lambda _: None, lambda _: None)
+        transport = HalfWriting(ours)
+        channel.connection_made(transport)
+        channel.put(reply(0, 50))
+        await asyncio.sleep(0)
+        encoded = [channel.encode(reply(1))]
+        transport.write_rest(threading.Thread(target=channel.write_now, args=(encoded,)))
+        await asyncio.sleep(0)
+        transport.write_rest()
+        receiver = Receiver(theirs)
+        async with asyncio.timeout(PATIENCE):
+            await receiver.read(2)
+        assert receiver.tokens == [0, 1]
 
 
 async def test_messages_of_several_frames_are_left_to_the_event_loop() -> None:
