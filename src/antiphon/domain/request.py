@@ -105,6 +105,9 @@ class SamplingOptions(Value, frozen=True):
         )
 
 
+NO_SAMPLING = SamplingOptions()
+
+
 class ConstraintKind(StrEnum):
     """The language of a constraint."""
 

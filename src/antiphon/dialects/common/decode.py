@@ -5,7 +5,8 @@ parameters of a memory strategy have two possible layouts. Messages, tools and c
 modules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
@@ -18,6 +19,7 @@ from antiphon.dialects.common.request_types import (
     LARGEST_BIAS,
     LONGEST_TAG,
     MAX_SEQUENCES,
+    BodyShape,
     ChatCompletionRequest,
     CommonRequest,
     CompletionRequest,
@@ -27,6 +29,7 @@ from antiphon.dialects.common.request_types import (
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import read_tools
 from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
+from antiphon.domain.ledger import NOTHING
 from antiphon.domain.memory import (
     MEMORY_FIELD,
     LastMessages,
@@ -36,6 +39,7 @@ from antiphon.domain.memory import (
     Summary,
 )
 from antiphon.domain.request import (
+    NO_SAMPLING,
     NO_VENDOR_OPTIONS,
     GenerationRequest,
     Mirostat,
@@ -49,44 +53,49 @@ from antiphon.domain.request import (
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter
 
-MIROSTAT = Mirostat()
+MIROSTAT_FIELDS = {"mirostat_target": "target", "mirostat_lr": "rate"}
+"""Mirostat's fields of requests, and its options. It is on if either is set. The other has its default."""
 
 
-def read_sampling(wire: CommonRequest, max_tokens: int | None) -> SamplingOptions:
-    """Reads the sampling options of a request. Raises InvalidValue."""
-    if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
+@cache
+def _find_sampling_fields(
+    shape: type[BodyShape],
+) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
+    """Finds the sampling options among the fields of a wire type, and a function that gets their values."""
+    options = frozenset(SamplingOptions.__struct_fields__) | MIROSTAT_FIELDS.keys()
+    names = tuple(name for name in shape.__struct_fields__ if name in options)
+    return names, attrgetter(*names)
+
+
+def read_sampling(
+    wire: BodyShape, max_tokens: int | None = None, defaults: Mapping[str, Any] = NOTHING
+) -> SamplingOptions:
+    """Reads the sampling options that the wire type has, by their names. `defaults`: the dialect's values of
+    options that are not sent. Raises InvalidValue."""
+    min_tokens: int | None = getattr(wire, "min_tokens", None)
+    if min_tokens is not None and max_tokens is not None and min_tokens > max_tokens:
         raise InvalidValue(
-            f"min_tokens must be at most max_tokens, which is {max_tokens}; got {wire.min_tokens}",
+            f"min_tokens must be at most max_tokens, which is {max_tokens}; got {min_tokens}",
             param="min_tokens",
         )
-    return SamplingOptions(
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=None if wire.top_k is None else max(0, wire.top_k),
-        min_p=wire.min_p,
-        seed=wire.seed,
-        typical_p=wire.typical_p,
-        repetition_penalty=wire.repetition_penalty,
-        presence_penalty=wire.presence_penalty,
-        frequency_penalty=wire.frequency_penalty,
-        logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
-        mirostat=None
-        if wire.mirostat_target is wire.mirostat_lr is None
-        else read_mirostat(wire.mirostat_target, wire.mirostat_lr),
-        min_tokens=wire.min_tokens,
-        ignore_eos=wire.ignore_eos,
-        allowed_token_ids=None
-        if wire.allowed_token_ids is None
-        else tuple(dict.fromkeys(wire.allowed_token_ids)),
-    )
-
-
-def read_mirostat(target: float | None, rate: float | None) -> Mirostat | None:
-    """Reads the options of Mirostat; None if it is off. Mirostat is on if either is set, and the other then
-    has its default."""
-    if target is None and rate is None:
-        return None
-    return Mirostat(MIROSTAT.target if target is None else target, MIROSTAT.rate if rate is None else rate)
+    names, get_values = _find_sampling_fields(type(wire))
+    options, mirostat = dict(defaults), {}
+    for name, value in zip(names, get_values(wire), strict=True):
+        if value is None:
+            continue
+        if name in MIROSTAT_FIELDS:
+            mirostat[MIROSTAT_FIELDS[name]] = value
+        elif name == "logit_bias":
+            options[name] = read_biases(value)
+        elif name == "allowed_token_ids":
+            options[name] = tuple(dict.fromkeys(value))
+        else:
+            options[name] = value
+    if mirostat:
+        options["mirostat"] = Mirostat(**mirostat)
+    if options.get("top_k", 0) < 0:
+        options["top_k"] = 0
+    return SamplingOptions(**options) if options else NO_SAMPLING
 
 
 def read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:

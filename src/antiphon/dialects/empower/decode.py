@@ -1,6 +1,7 @@
 """Decodes a body of POST /empower/api/v1/chat/completions to a generation request, with the defaults of
 Empower's API page."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
@@ -25,7 +26,6 @@ from antiphon.domain.request import (
     Output,
     Reasoning,
     ReasoningFieldNames,
-    SamplingOptions,
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -33,7 +33,12 @@ from antiphon.errors import InvalidValue, UnsupportedParameter
 MAX_TOKENS = 256
 """The default of max_tokens on Empower's page."""
 
-DEFAULTS = SamplingOptions(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
+DEFAULTS: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
 """The default sampling options of Empower's page. A model's own defaults do not change them."""
 
 REASONING_FIELD_NAMES = ReasoningFieldNames("include_thinking")
@@ -122,23 +127,5 @@ def _build_request(
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )
-    return GenerationRequest(
-        wire.model, prompts, _read_sampling(wire, max_tokens), output, is_buffered=not wire.stream
-    )
-
-
-def _read_sampling(wire: ChatRequest, max_tokens: int) -> SamplingOptions:
-    """Reads the sampling options, with the defaults of Empower's API documentation."""
-    sampling = read_sampling(wire, max_tokens)
-    return replace(
-        sampling,
-        temperature=_replace_none(sampling.temperature, DEFAULTS.temperature),
-        top_p=_replace_none(sampling.top_p, DEFAULTS.top_p),
-        frequency_penalty=_replace_none(sampling.frequency_penalty, DEFAULTS.frequency_penalty),
-        presence_penalty=_replace_none(sampling.presence_penalty, DEFAULTS.presence_penalty),
-    )
-
-
-def _replace_none(value: float | None, default: float | None) -> float | None:
-    """Returns the value, or the default if the value is None."""
-    return default if value is None else value
+    sampling = read_sampling(wire, max_tokens, DEFAULTS)
+    return GenerationRequest(wire.model, prompts, sampling, output, is_buffered=not wire.stream)

@@ -4,6 +4,7 @@ page.
 The decoder of `/v1` reads the fields with the same meaning.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects.base import GenerationCall
@@ -18,9 +19,8 @@ from antiphon.dialects.common.decode import (
     TEXT_MAX_TOKENS,
     build_raw_prompts,
     read_attribution,
-    read_biases,
     read_memory,
-    read_mirostat,
+    read_sampling,
     read_stops,
     require_few_sequences,
     require_output,
@@ -61,7 +61,6 @@ from antiphon.domain.request import (
     RawPrompt,
     Reasoning,
     ReasoningFieldNames,
-    SamplingOptions,
     VendorOptions,
 )
 from antiphon.domain.values import replace
@@ -69,6 +68,15 @@ from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, Unsup
 
 CHAT_MAX_TOKENS = 200
 """The page's default of max_tokens for a chat."""
+
+DEFAULTS: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""The page's defaults of sampling options. A model's own defaults do not change them."""
 
 LEAST_REPETITION = 1e-6
 """Replaces a repetition penalty of 0, because a division by 0 is impossible. Such a penalty favours earlier
@@ -170,24 +178,13 @@ def _build_request(
     wire: FireworksCommonRequest, prompts: tuple[Prompt, ...], output: Output
 ) -> GenerationRequest:
     """Builds the request, with the page's defaults."""
-    penalty = 1.0 if wire.repetition_penalty is None else wire.repetition_penalty
+    sampling = read_sampling(wire, defaults=DEFAULTS)
+    if not sampling.repetition_penalty:
+        sampling = replace(sampling, repetition_penalty=LEAST_REPETITION)
     return GenerationRequest(
         wire.model,
         prompts,
-        SamplingOptions(
-            temperature=1.0 if wire.temperature is None else wire.temperature,
-            top_p=1.0 if wire.top_p is None else wire.top_p,
-            top_k=wire.top_k,
-            min_p=wire.min_p,
-            seed=wire.seed,
-            typical_p=wire.typical_p,
-            repetition_penalty=penalty or LEAST_REPETITION,
-            presence_penalty=wire.presence_penalty or 0.0,
-            frequency_penalty=wire.frequency_penalty or 0.0,
-            logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
-            mirostat=read_mirostat(wire.mirostat_target, wire.mirostat_lr),
-            ignore_eos=wire.ignore_eos,
-        ),
+        sampling,
         output,
         cache_salt=wire.prompt_cache_isolation_key or "",
         vendor_options=_read_vendor_options(wire),

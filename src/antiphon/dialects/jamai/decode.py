@@ -4,7 +4,7 @@ The decoder of `/v1` reads the fields with the same meaning.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from antiphon.dialects.base import (
@@ -15,7 +15,7 @@ from antiphon.dialects.base import (
 )
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import shorten_names
-from antiphon.dialects.common.decode import read_biases, read_stops, require_no_nul
+from antiphon.dialects.common.decode import read_sampling, read_stops, require_no_nul
 from antiphon.dialects.common.embeddings import (
     build_prompts,
     require_encoding_format,
@@ -40,7 +40,6 @@ from antiphon.domain.request import (
     Reasoning,
     ReasoningFieldNames,
     RerankRequest,
-    SamplingOptions,
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
@@ -147,7 +146,7 @@ def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
     return frozenset(str(part.kind) for part in parts if isinstance(part, MediaContent))
 
 
-DEFAULT_TEMPERATURE, DEFAULT_TOP_P = 0.2, 0.6
+DEFAULTS: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.6}
 """The page's defaults. They override a model's own defaults."""
 
 MAX_TOKENS = 2048
@@ -212,13 +211,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     request = GenerationRequest(
         wire.model or "",
         (prompt,),
-        SamplingOptions(
-            temperature=DEFAULT_TEMPERATURE if wire.temperature is None else wire.temperature,
-            top_p=DEFAULT_TOP_P if wire.top_p is None else wire.top_p,
-            presence_penalty=wire.presence_penalty,
-            frequency_penalty=wire.frequency_penalty,
-            logit_bias=None if wire.logit_bias is None else read_biases(wire.logit_bias),
-        ),
+        read_sampling(wire, defaults=DEFAULTS),
         Output(
             max_tokens=max_tokens or MAX_TOKENS,
             is_default_max_tokens=max_tokens is None,

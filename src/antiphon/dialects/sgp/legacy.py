@@ -21,7 +21,7 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common.body_decoder import BodyDecoder
-from antiphon.dialects.common.decode import read_memory, require_no_nul
+from antiphon.dialects.common.decode import read_memory, read_sampling, require_no_nul
 from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import (
@@ -58,7 +58,6 @@ from antiphon.domain.request import (
     Prompt,
     RawPrompt,
     Reasoning,
-    SamplingOptions,
 )
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, InvalidValue
@@ -279,8 +278,8 @@ FIELDS: tuple[RequestField, ...] = (
 FIELD_TABLE = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT))
 filter_fields = FIELD_TABLE.filter
 
-TEMPERATURE = 0.2
-"""The product's default of temperature. It overrides a model's own default."""
+DEFAULTS: Mapping[str, float] = {"temperature": 0.2}
+"""The product's defaults of sampling options. They override a model's own defaults."""
 
 ACCOUNT = "account_id"
 """The name of the field, and of the tag in the records of usage."""
@@ -417,13 +416,7 @@ def _build_prompt(wire: LegacyTextRequest) -> Prompt:
 def _build_call(wire: LegacyRequest, prompt: Prompt, report: FieldReport) -> GenerationCall:
     """Builds the call, with SGP's defaults."""
     parameters = wire.model_parameters or NO_PARAMETERS
-    sampling = SamplingOptions(
-        temperature=TEMPERATURE if parameters.temperature is None else parameters.temperature,
-        top_p=parameters.top_p,
-        top_k=parameters.top_k,
-        presence_penalty=parameters.presence_penalty,
-        frequency_penalty=parameters.frequency_penalty,
-    )
+    sampling = read_sampling(parameters, defaults=DEFAULTS)
     output = Output(max_tokens=parameters.max_tokens, stop=tuple(parameters.stop_sequences or ()))
     return GenerationCall(
         GenerationRequest(wire.model, (prompt,), sampling, output, is_buffered=not wire.stream),

@@ -9,6 +9,7 @@ from msgspec.structs import astuple
 
 from antiphon.domain.messages import MediaContent, MediaKind, Role, ToolChoice
 from antiphon.domain.request import (
+    NO_SAMPLING,
     NO_VENDOR_OPTIONS,
     ConstraintKind,
     Conversation,
@@ -16,6 +17,7 @@ from antiphon.domain.request import (
     Output,
     Prompt,
     RawPrompt,
+    Sampling,
     SamplingOptions,
     VendorOptions,
 )
@@ -28,17 +30,7 @@ SAMPLING_NAMES = {"mirostat": "mirostat_target"}
 """Names of sampling options in requests, where they differ."""
 
 DEFAULTS: dict[str, object] = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "logit_bias": (),
-    "min_tokens": 0,
-    "ignore_eos": False,
+    name: getattr(Sampling(), name) for name in Sampling.__struct_fields__ if name != "seed"
 }
 """Values without an effect. Dialects write some of them into every request. They are not sent to a vendor
 that lacks the option."""
@@ -84,17 +76,18 @@ EXTRAS = frozenset(("extra_params", "extra_headers"))
 MAX_COMBINATIONS = 256
 """The most cached sets of parameters, one for each kind of model and request."""
 
-OTHER_NAMES = frozenset(
-    """
-    max_tokens n stop stop_token_ids best_of echo suffix logprobs logprob_token_ids prompt_logprobs bad_words
-    skip_special_tokens return_token_ids return_tokens_as_token_ids truncate_prompt_tokens
-    include_stop_str_in_output stream_options.continuous_usage_stats add_special_tokens
-    add_generation_prompt continue_final_message chat_template chat_template_kwargs
-    documents reasoning_effort thinking_token_budget tools tool_choice
-    parallel_tool_calls guided_whitespace_pattern cache_salt priority
-    """.split()
-) | {"prompt (token ids)", ALL_LOGPROBS, SCHEMA, CHOSEN_TOOLS, LAST_ANSWER}
-"""Names of parameters that are neither sampling options nor `VendorOptions`."""
+CONDITIONAL_NAMES = (
+    "max_tokens",
+    "include_stop_str_in_output",
+    "tool_choice",
+    "parallel_tool_calls",
+    "guided_whitespace_pattern",
+    "cache_salt",
+    "priority",
+    "prompt (token ids)",
+    ALL_LOGPROBS,
+)
+"""Names of parameters that have an effect only together with others, or in one kind of prompt."""
 
 RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 """Names for rankings of documents and their parameter, among the parameters that a provider takes."""
@@ -119,8 +112,6 @@ provider takes."""
 
 UNSET = object()
 
-NO_SAMPLING = SamplingOptions()
-
 get_output_options = attrgetter(
     *[name for name in Output.__struct_fields__ if name not in ("max_tokens", "is_default_max_tokens")]
 )
@@ -128,18 +119,43 @@ get_output_options = attrgetter(
 
 NO_OUTPUT_OPTIONS = get_output_options(Output())
 
-get_conversation_options = attrgetter(
-    "generation_prompt",
-    "continues",
-    "template",
-    "template_values",
-    "documents",
-    "add_special",
-    "reasoning.effort",
-    "reasoning.budget",
-    "tools",
-)
-"""Returns the values of the fields of a conversation that `list_conversation_parameters` reads."""
+OUTPUT_PARAMETERS = {
+    "n": "choices",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "best_of": "best_of",
+    "echo": "echo",
+    "suffix": "suffix",
+    "logprobs": "logprobs",
+    "logprob_token_ids": "logprob_token_ids",
+    "prompt_logprobs": "prompt_logprobs",
+    "bad_words": "bad_words",
+    "skip_special_tokens": "show_special",
+    "return_token_ids": "token_ids",
+    "return_tokens_as_token_ids": "names_by_id",
+    "stream_options.continuous_usage_stats": "running_usage",
+    "truncate_prompt_tokens": "truncate_prompt",
+}
+"""The fields of `Output`, by the parameters that set them."""
+
+get_listed_options = attrgetter(*OUTPUT_PARAMETERS.values())
+
+NO_LISTED_OPTIONS = get_listed_options(Output())
+
+CONVERSATION_PARAMETERS = {
+    "add_generation_prompt": "generation_prompt",
+    "continue_final_message": "continues",
+    "chat_template": "template",
+    "chat_template_kwargs": "template_values",
+    "documents": "documents",
+    "add_special_tokens": "add_special",
+    "reasoning_effort": "reasoning.effort",
+    "thinking_token_budget": "reasoning.budget",
+    "tools": "tools",
+}
+"""The fields of `Conversation`, by the parameters that set them."""
+
+get_conversation_options = attrgetter(*CONVERSATION_PARAMETERS.values())
 
 NO_CONVERSATION_OPTIONS = get_conversation_options(Conversation(()))
 
@@ -149,26 +165,15 @@ def list_output_parameters(output: Output) -> list[str]:
     names = ["max_tokens"] if output.max_tokens is not None and not output.is_default_max_tokens else []
     if get_output_options(output) == NO_OUTPUT_OPTIONS:
         return names  # most requests ask for nothing more
-    is_used: dict[str, object] = {
-        "n": output.choices > 1,
-        "stop": output.stop,
-        "stop_token_ids": output.stop_token_ids,
-        "best_of": output.best_of is not None,
-        "echo": output.echo,
-        "suffix": output.suffix,
-        "logprobs": output.logprobs is not None,
-        ALL_LOGPROBS: output.logprobs == -1,
-        "logprob_token_ids": output.logprob_token_ids,
-        "prompt_logprobs": output.prompt_logprobs is not None,
-        "bad_words": output.bad_words,
-        "skip_special_tokens": output.show_special,
-        "return_token_ids": output.token_ids,
-        "return_tokens_as_token_ids": output.names_by_id,
-        "stream_options.continuous_usage_stats": output.running_usage,
-        "truncate_prompt_tokens": output.truncate_prompt is not None,
-        "include_stop_str_in_output": output.include_stop and (output.stop or output.stop_token_ids),
-    }
-    names += [name for name, value in is_used.items() if value]
+    for name, value, unused in zip(
+        OUTPUT_PARAMETERS, get_listed_options(output), NO_LISTED_OPTIONS, strict=True
+    ):
+        if value != unused:
+            names.append(name)
+    if output.logprobs == -1:
+        names.append(ALL_LOGPROBS)
+    if output.include_stop and (output.stop or output.stop_token_ids):
+        names.append("include_stop_str_in_output")
     if output.constraint is not None:
         names.append(CONSTRAINT_NAMES[output.constraint.kind])
         if output.constraint.whitespace is not None:
@@ -186,22 +191,21 @@ def list_prompt_parameters(prompt: Prompt) -> list[str]:
 
 def list_conversation_parameters(prompt: Conversation) -> list[str]:
     """Returns the names of a conversation's parameters that have an effect."""
-    reasoning, tools = prompt.reasoning, prompt.tools
-    is_used: dict[str, object] = {
-        "add_generation_prompt": not prompt.generation_prompt and not prompt.continues,
-        "continue_final_message": prompt.continues,
-        "chat_template": prompt.template is not None,
-        "chat_template_kwargs": prompt.template_values,
-        "documents": prompt.documents is not None,
-        "add_special_tokens": prompt.add_special is not None,
-        "reasoning_effort": reasoning.effort is not None,
-        "thinking_token_budget": reasoning.budget is not None,
-        "tools": tools is not None,
-        "tool_choice": tools is not None
-        and (tools.choice is not ToolChoice.AUTO or tools.allowed is not None),
-        "parallel_tool_calls": tools is not None and not tools.parallel,
-    }
-    return [name for name, value in is_used.items() if value]
+    names = [
+        name
+        for name, value, unused in zip(
+            CONVERSATION_PARAMETERS, get_conversation_options(prompt), NO_CONVERSATION_OPTIONS, strict=True
+        )
+        if value != unused
+    ]
+    if prompt.continues and not prompt.generation_prompt:
+        names.remove("add_generation_prompt")
+    if (tools := prompt.tools) is not None:
+        if tools.choice is not ToolChoice.AUTO or tools.allowed is not None:
+            names.append("tool_choice")
+        if not tools.parallel:
+            names.append("parallel_tool_calls")
+    return names
 
 
 def list_names() -> frozenset[str]:
@@ -209,7 +213,14 @@ def list_names() -> frozenset[str]:
     sampling = SamplingOptions.__struct_fields__
     vendor_options = set(VendorOptions.__struct_fields__) - EXTRAS
     names = {SAMPLING_NAMES.get(name, name) for name in sampling} | vendor_options
-    return frozenset(names | OTHER_NAMES | RERANK_NAMES | set(CONSTRAINT_NAMES.values()))
+    return frozenset(names).union(
+        OUTPUT_PARAMETERS,
+        CONVERSATION_PARAMETERS,
+        CONSTRAINT_NAMES.values(),
+        SPECIAL_CASES,
+        RERANK_NAMES,
+        CONDITIONAL_NAMES,
+    )
 
 
 def list_parameters(request: GenerationRequest) -> list[str]:
