@@ -41,14 +41,12 @@ class Reference:
             self.taken.append(Taken(at, claim, amount))
 
     def asked(self, amounts: Amounts, first: bool) -> int:
-        return (
-            int(first) if self.limit.measure is Measure.CONCURRENT else amounts.get_amount(self.limit.measure)
-        )
+        return amounts.index_by_measure(concurrent=int(first))[self.limit.measure]
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         """Only for what was really used is at most what was reserved."""
         excess = sum(each.amount for each in self.taken if each.claim == claim)
-        excess -= amounts.get_amount(self.limit.measure)
+        excess -= amounts.index_by_measure()[self.limit.measure]
         for each in reversed([each for each in self.taken if each.claim == claim]):
             less = min(each.amount, excess)
             each.amount -= less

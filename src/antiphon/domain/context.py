@@ -165,7 +165,6 @@ class RequestProgress:
 
     __slots__ = (
         "attempts",
-        "body",
         "end_code",
         "limit_statuses",
         "log_fields",
@@ -181,8 +180,6 @@ class RequestProgress:
         """The values that the log record gets if the request ends with an error."""
         self.attempts = 0
         """Number of attempts at an engine."""
-        self.body = b""
-        """The request's body as the caller sent it."""
         self.end_code: str | None = None
         """The code of the error with which the HTTP edge has ended the request; None otherwise. The edge
         answers and logs the error."""
@@ -215,6 +212,8 @@ class Context(Value, frozen=True, gc=True):
     """Id of the ledger entry of the request that started this one; None for a caller's request."""
     span: Span | None = None
     """The step of the trace that the stages of this request add their own steps to; None without tracing."""
+    body: bytes = b""
+    """The request's body as the caller sent it."""
 
     def remaining(self) -> float | None:
         """Returns the seconds until the deadline, at least 0; None if the request has no deadline."""

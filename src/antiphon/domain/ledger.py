@@ -35,17 +35,14 @@ class RouteTry(Value, frozen=True):
 
 
 def encode_tries(tries: Sequence[RouteTry], status: str) -> str:
-    """Encodes the tries as JSON. `status`: the status of the request. The try without an error gets it
-    too."""
-    text = ",".join([_encode_try(route_try, route_try.error or status) for route_try in tries])
-    return f"[{text}]" if text else ""
-
-
-def _encode_try(route_try: RouteTry, outcome: str) -> str:
-    """Encodes a try as JSON. `outcome`: `ok`, `cancelled` or an error code. These contain no character that
-    JSON escapes."""
-    error = "null" if outcome == OK else f'"{outcome}"'
-    return f'{{"route":{_encode_name(route_try.route)},"error":{error},"ms":{route_try.ms}}}'
+    """Encodes the tries as JSON. `status`: the status of the request: `ok`, `cancelled` or an error code,
+    which contain no character that JSON escapes. The try without an error gets it too."""
+    texts = []
+    for route_try in tries:
+        outcome = route_try.error or status
+        error = "null" if outcome == OK else f'"{outcome}"'
+        texts.append(f'{{"route":{_encode_name(route_try.route)},"error":{error},"ms":{route_try.ms}}}')
+    return f"[{','.join(texts)}]" if texts else ""
 
 
 @lru_cache(MAX_NAMES)

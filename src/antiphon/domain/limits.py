@@ -88,7 +88,7 @@ class Limit(Struct, frozen=True):
 
 
 _REQUESTS, _TOKENS, _COST = Measure.REQUESTS, Measure.TOKENS, Measure.COST
-_INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
+_INPUT, _OUTPUT, _CONCURRENT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS, Measure.CONCURRENT
 """The members as module names: the lookup of an enum member by attribute takes longer than a comparison."""
 
 
@@ -101,17 +101,16 @@ class Amounts(Value, frozen=True):
     cost: int = 0
     """Nano-units."""
 
-    def get_amount(self, measure: Measure) -> int:
-        """Returns the amount of one measure; 0 for concurrent requests."""
-        if measure is _REQUESTS:
-            return self.requests
-        if measure is _TOKENS:
-            return self.input_tokens + self.output_tokens
-        if measure is _COST:
-            return self.cost
-        if measure is _INPUT:
-            return self.input_tokens
-        return self.output_tokens if measure is _OUTPUT else 0
+    def index_by_measure(self, concurrent: int = 0) -> dict[Measure, int]:
+        """Returns the amount of each measure. `concurrent`: that of concurrent requests."""
+        return {
+            _REQUESTS: self.requests,
+            _INPUT: self.input_tokens,
+            _OUTPUT: self.output_tokens,
+            _TOKENS: self.input_tokens + self.output_tokens,
+            _COST: self.cost,
+            _CONCURRENT: concurrent,
+        }
 
 
 class BudgetWarning(Value, frozen=True):

@@ -87,6 +87,7 @@ class ServerServices:
             origin=origin,
             progress=request.progress,
             span=request.span,
+            body=request.body,
         )
 
     def generate(

@@ -194,11 +194,6 @@ class SegmentWriter:
         os.close(descriptor)
 
 
-def compute_record_size(payload_size: int) -> int:
-    """Returns the bytes of a record with a payload of `payload_size` bytes."""
-    return HEADER_BYTES + payload_size
-
-
 def create_segment(directory: Path) -> SegmentWriter:
     """Creates a file, locks it and allocates its full size. If this fails, removes the file and raises
     OSError."""

@@ -17,10 +17,10 @@ from antiphon.domain.values import replace
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.segments import (
+    HEADER_BYTES,
     MAX_PAYLOAD,
     SEGMENT_SIZE,
     SegmentWriter,
-    compute_record_size,
     create_segment,
     encode_entry,
     list_segments,
@@ -125,15 +125,16 @@ class Spool:
                 f"the allowed {max_size}: send fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
-        reserved = compute_record_size(size + COMPLETION_EXTRA_BYTES)
-        segment = self._pick_segment(compute_record_size(size) + reserved)
+        reserved = HEADER_BYTES + size + COMPLETION_EXTRA_BYTES
+        segment = self._pick_segment(HEADER_BYTES + size + reserved)
         try:
             number = segment.begin(payload, reserved)
         except OSError as error:
             self._retire(segment)
             raise _build_full_error(os.strerror(error.errno or 0)) from None
         self._open[intent.id] = _OpenEntry(intent, segment, number, reserved)
-        self._mark_unsynced(segment)
+        if not segment.is_unsynced:
+            self._mark_unsynced(segment)
 
     def complete(self, entry: Entry) -> None:
         """See `Ledger.complete`."""
@@ -141,16 +142,19 @@ class Spool:
         if open_entry is None:
             raise InternalError("the ledger has no intent of the generation that ended")
         payload = encode_entry(entry)
-        if compute_record_size(len(payload)) > open_entry.reserved:
+        if HEADER_BYTES + len(payload) > open_entry.reserved:
             payload = encode_entry(_shorten_entry(entry, open_entry.intent))
             record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
+        segment = open_entry.segment
         try:
-            open_entry.segment.complete(open_entry.number, payload, open_entry.reserved)
+            segment.complete(open_entry.number, payload, open_entry.reserved)
         except OSError as error:
             raise _build_full_error(os.strerror(error.errno or 0)) from None
         finally:
-            self._mark_unsynced(open_entry.segment)
-            self._finish_if_complete(open_entry.segment)
+            if not segment.is_unsynced:
+                self._mark_unsynced(segment)
+            if segment is not self._current:
+                self._finish_if_complete(segment)
 
     def _pick_segment(self, size: int) -> SegmentWriter:
         """Returns a file with room for `size` bytes, which is the current file or the next spare file. Raises
@@ -176,15 +180,14 @@ class Spool:
 
     def _finish_if_complete(self, segment: SegmentWriter) -> None:
         """Passes a file to the thread, which closes it, if no more records will be written into the file."""
-        if segment is not self._current and segment.is_complete and segment in self._retired:
+        if segment.is_complete and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
 
     def _mark_unsynced(self, segment: SegmentWriter) -> None:
         """Adds the file to those that the thread syncs next."""
-        if not segment.is_unsynced:
-            segment.is_unsynced = True
-            self._unsynced.append(segment)
+        segment.is_unsynced = True
+        self._unsynced.append(segment)
 
     # --- the thread -----------------------------------------------------------------------------------------
 

@@ -29,9 +29,9 @@ class BudgetWatch:
     def observe(self, limit: Limit, used: int, now: float, is_exhausted: bool = False) -> None:
         """Reports each share that is reached and was not reported in this window. `used`: the amount used in
         the window of `now` (Unix seconds). `is_exhausted`: whether the budget refused a request."""
-        if limit.window is None or not limit.is_budget or not limit.amount:
-            return
         if used < self._smallest_share * limit.amount and not is_exhausted:  # the usual case
+            return
+        if limit.window is None or not limit.is_budget or not limit.amount:
             return
         reached_shares = {share for share in self._shares if used >= share * limit.amount}
         if is_exhausted and WHOLE_BUDGET in self._shares:

@@ -142,10 +142,6 @@ class ClaimPart(Struct):
             excess -= amount
 
 
-CONCURRENT = Measure.CONCURRENT
-"""As a module name: the lookup of an enum member by attribute takes longer than a comparison."""
-
-
 class LocalLimiter:
     """A `Limiter` for one process."""
 
@@ -173,15 +169,12 @@ class LocalLimiter:
         """Like `reserve`, for limits whose counters exist."""
         if claim in self._claims:
             raise ValueError(f"claim {claim} is already open")
-        now, counters = self.now(), self._counters
-        parts, needed_amounts = [], []
+        now, counters, parts = self.now(), self._counters, []
         for limit in limits:
             limit_counter = counters.get(limit.id) or self._create_counter(limit, now)
             limit_counter.limit, limit_counter.last_used = limit, now.monotonic
             parts.append(ClaimPart(limit_counter, []))
-            measure = limit.measure
-            needed_amounts.append(1 if measure is CONCURRENT else amounts.get_amount(measure))
-        statuses = self._count(limits, parts, needed_amounts, now)
+        statuses = self._count(limits, parts, amounts.index_by_measure(concurrent=1), now)
         self._open_claim(claim, parts)
         self._drop_one_unused(now)
         return statuses
@@ -194,20 +187,18 @@ class LocalLimiter:
         by_id = {part.limit_counter.limit.id: part for part in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
         parts = [by_id[limit.id] for limit in limits]
-        now = self.now()
-        needed_amounts = [amounts.get_amount(limit.measure) for limit in limits]
-        statuses = self._count(limits, parts, needed_amounts, now)
+        statuses = self._count(limits, parts, amounts.index_by_measure(), self.now())
         for part in parts:
             part.is_extended = True
         return statuses
 
     def settle(self, claim: str, amounts: Amounts, ended_ms: int | None = None) -> None:
-        now = self.now()
+        now, used = self.now(), amounts.index_by_measure()
         for part in self._claims.pop(claim, ()):
             limit_counter = part.limit_counter
             limit_counter.open_claims -= 1
-            part.settle(now, amounts.get_amount(limit_counter.limit.measure))
-            if limit_counter.is_budget:
+            part.settle(now, used[limit_counter.limit.measure])
+            if limit_counter.is_budget and self.watch is not None:
                 self._report_usage(limit_counter, now)
 
     def release_place(self, claim: str) -> None:
@@ -240,10 +231,9 @@ class LocalLimiter:
         LimitsUnavailable."""
         await self.seed(limits)
         if claim not in self._claims:
-            now = self.now()
-            parts = []
+            now, claimed, parts = self.now(), amounts.index_by_measure(concurrent=1), []
             for limit in limits:
-                limit_counter, amount = self._find_counter(limit, now), claim_amount(limit, amounts)
+                limit_counter, amount = self._find_counter(limit, now), claimed[limit.measure]
                 limit_counter.reserved += amount
                 additions = [(limit_counter.counter.add(now, amount), amount)] if amount else []
                 parts.append(ClaimPart(limit_counter, additions, amount))
@@ -257,7 +247,7 @@ class LocalLimiter:
         """Like `read_status`, for limits whose counters exist."""
         now = self.now()
         parts = [ClaimPart(self._find_counter(limit, now), []) for limit in limits]
-        return self._count(limits, parts, [0] * len(parts), now)
+        return self._count(limits, parts, Amounts().index_by_measure(), now)
 
     async def aclose(self) -> None:
         self._claims.clear()
@@ -316,12 +306,17 @@ class LocalLimiter:
     # --- helpers ---
 
     def _count(
-        self, limits: Sequence[Limit], parts: Sequence[ClaimPart], needed: Sequence[int], now: ClockReading
+        self,
+        limits: Sequence[Limit],
+        parts: Sequence[ClaimPart],
+        needed: Mapping[Measure, int],
+        now: ClockReading,
     ) -> tuple[LimitStatus, ...]:
         """Adds the `needed` amounts to the parts and counts them, and returns the status of each limit. If
         limits have no room, counts nothing and raises the refusal that lasts longest."""
         totals, has_room = [], True
-        for limit, part, amount in zip(limits, parts, needed, strict=True):
+        for limit, part in zip(limits, parts, strict=True):
+            amount = needed[limit.measure]
             total = part.limit_counter.counter.total(now) + amount
             if total > limit.amount and amount:
                 has_room = False
@@ -329,8 +324,8 @@ class LocalLimiter:
         if not has_room:
             raise self._build_refusal(limits, parts, needed, totals, now)
         statuses = []
-        for limit, part, amount, total in zip(limits, parts, needed, totals, strict=True):
-            limit_counter = part.limit_counter
+        for limit, part, total in zip(limits, parts, totals, strict=True):
+            limit_counter, amount = part.limit_counter, needed[limit.measure]
             counter = limit_counter.counter
             if amount:
                 limit_counter.reserved += amount
@@ -344,15 +339,15 @@ class LocalLimiter:
         self,
         limits: Sequence[Limit],
         parts: Sequence[ClaimPart],
-        needed: Sequence[int],
+        needed: Mapping[Measure, int],
         totals: Sequence[int],
         now: ClockReading,
     ) -> Refusal:
         """Builds the refusal that lasts longest, and reports the budgets that refuse to the watch. `totals`:
         the used amount of each limit, with the `needed` one."""
         refusals, statuses = [], []
-        for index, (limit, part, amount, total) in enumerate(zip(limits, parts, needed, totals, strict=True)):
-            counter = part.limit_counter.counter
+        for index, (limit, part, total) in enumerate(zip(limits, parts, totals, strict=True)):
+            counter, amount = part.limit_counter.counter, needed[limit.measure]
             if amount and total > limit.amount:
                 wait_s = counter.seconds_until_room(now, total - limit.amount)
                 refusal = build_refusal(limit, amount, part.count_initial(now), wait_s, now.wall)
@@ -416,8 +411,3 @@ class LocalLimiter:
     def now(self) -> ClockReading:
         """Returns the current time on both clocks."""
         return ClockReading(int(self._clock.monotonic() * SECOND_NS), self._clock.wall())
-
-
-def claim_amount(limit: Limit, amounts: Amounts) -> int:
-    """Returns the amount that a new claim reserves in a limit: one for a limit of concurrent requests."""
-    return 1 if limit.measure is CONCURRENT else amounts.get_amount(limit.measure)

@@ -24,7 +24,7 @@ from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, SettingsError
 from antiphon.limits.budget_watch import BudgetWatch
-from antiphon.limits.local import LocalLimiter, claim_amount
+from antiphon.limits.local import LocalLimiter
 from antiphon.limits.lua_scripts import (
     CONCURRENT_KIND,
     Argument,
@@ -181,7 +181,8 @@ class RedisLimiter:
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Reserves amounts in Redis, or in the fallback limiter while Redis is unreachable."""
         redis_claim = RedisClaim(tuple(limits))
-        needed_amounts = [claim_amount(limit, amounts) for limit in limits]
+        claimed = amounts.index_by_measure(concurrent=1)
+        needed_amounts = [claimed[limit.measure] for limit in limits]
         try:
             statuses = await self._take_amounts(claim, redis_claim.step, limits, needed_amounts)
         except asyncio.CancelledError:
@@ -201,10 +202,10 @@ class RedisLimiter:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
         # Incremented before the call: Redis may run the step although its answer is lost.
         redis_claim.step += 1
+        added = amounts.index_by_measure()
+        needed_amounts = [added[limit.measure] for limit in limits]
         try:
-            return await self._take_amounts(
-                claim, redis_claim.step, limits, [amounts.get_amount(limit.measure) for limit in limits]
-            )
+            return await self._take_amounts(claim, redis_claim.step, limits, needed_amounts)
         except asyncio.CancelledError:
             redis_claim.is_uncertain = True
             raise

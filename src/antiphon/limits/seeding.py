@@ -182,9 +182,10 @@ def _match_rows(
             (Subject.PROJECT, row.project),
             (Subject.MODEL, row.model),
         ]
-        if row.key not in service_keys:  # as in `RuleSet` of `pipeline.reserve`
+        if row.key not in service_keys:  # as in `RuleSet` of `pipeline.rules`
             targets.append((Subject.USER, row.user))
+        used = row.amounts.index_by_measure()
         row_limits = chain.from_iterable(by_target.get(target, ()) for target in targets)
         for limit in row_limits:
             if limit.models is None or matches((limit.models,), row.model):
-                yield limit.id, row.at / SECOND_MS, row.amounts.get_amount(limit.measure)
+                yield limit.id, row.at / SECOND_MS, used[limit.measure]

@@ -224,7 +224,7 @@ class RequestAccount:
                 self._settle(error)
         finally:
             if self._recorder is not None and self.answer is not None and self._is_admitted:
-                body = self._context.progress.body.decode("utf-8", "replace")
+                body = self._context.body.decode("utf-8", "replace")
                 project, answer = self._context.actor.project, self.answer.to_json()
                 self._recorder.record(self.id, project, self.started_ms, body, answer)
 
@@ -235,7 +235,7 @@ class RequestAccount:
         granted = self.granted_tokens
         if granted == UNLIMITED:
             return True
-        return self.completion_tokens + sum(getattr(event, "tokens", 0) for event in group) <= granted
+        return self.completion_tokens + sum([getattr(event, "tokens", 0) for event in group]) <= granted
 
     def count(self, group: EventGroup) -> bool:
         """Counts events. Returns whether more tokens must be reserved before they are passed on. The most
@@ -550,7 +550,7 @@ class RequestAccount:
         if self._price is not None and self._price.currency != accounting.limit_index.rules.currency:
             self._price = None  # the currency has changed since, and sums can have only one currency
         usage, project = self._usage, self._context.actor.project
-        cost = self._compute_cost(usage) if usage.total_tokens else 0
+        cost = self._compute_cost(usage)
         if self._price is not None:
             self._metrics.add_cost(self._model.label, project, self._price.currency, cost)
         try:
@@ -619,15 +619,15 @@ class RequestAccount:
 
     def _write_intent(self, accounting: Accounting, estimate: Usage) -> None:
         """Writes the intent."""
-        cost = self._compute_cost(estimate) if estimate.total_tokens else 0
-        accounting.ledger.begin(self._build_entry(estimate, cost))
+        accounting.ledger.begin(self._build_entry(estimate, self._compute_cost(estimate)))
         self._is_admitted = True
 
     def _compute_cost(self, usage: Usage) -> int:
-        """Returns the cost in nano-units; 0 without a price."""
-        if self._price is None:
+        """Returns the cost in nano-units; 0 without a price, and of a request that used no token."""
+        prompt_tokens, completion_tokens = usage.prompt_tokens, usage.completion_tokens
+        if self._price is None or not (prompt_tokens or completion_tokens):
             return 0
-        return self._price.compute_cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        return self._price.compute_cost(prompt_tokens, usage.cached_tokens, completion_tokens)
 
     def _build_entry(
         self, usage: Usage, cost: int, status: str = ABORTED, total_s: float | None = None

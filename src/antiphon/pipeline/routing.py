@@ -83,21 +83,19 @@ def choose_route(
     prefer one route."""
     now = clock.monotonic()
     for group in model.orders:
-        ready = [route for route in group if route not in skipped and is_ready(route, now)]
+        ready: list[ModelRoute] = []
+        for route in group:
+            state, limit = route.state, route.in_flight_limit
+            if route in skipped or (state.rests_until and state.is_resting(now)):
+                continue
+            if (limit is None or state.in_flight < limit) and route.engine.state() is EngineState.READY:
+                ready.append(route)
         if len(ready) > 1:
             preferred = None if affinity is None else _find_preferred(ready, affinity)
             return preferred or _choose_better(ready, clock.seed(), now)
         if ready:
             return ready[0]
     return None
-
-
-def is_ready(route: ModelRoute, now: float) -> bool:
-    """Whether the route can be chosen now."""
-    state = route.state
-    if state.rests_until and state.is_resting(now):
-        return False
-    return not is_full(route) and route.engine.state() is EngineState.READY
 
 
 def is_full(route: ModelRoute) -> bool:

@@ -108,6 +108,8 @@ class ExhaustedLimits:
 
     def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
         """Whether one of these limits was exhausted recently. Removes the limits whose time has passed."""
+        if not self._until:
+            return False
         for id_ in [limit.id for limit in limits if limit.id in self._until]:
             if self._until[id_] > now:
                 return True

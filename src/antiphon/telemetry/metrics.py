@@ -318,7 +318,13 @@ class Metrics(Struct):
         """Counts a generation that ended, and removes the series of an unloaded model."""
         model = generation.model
         self.running[model] -= 1
-        self._add_generation(generation, model)
+        self.ended_generations[model, generation.status] += 1
+        self.prompt_tokens[model] += generation.prompt_tokens
+        self.completion_tokens[model] += generation.completion_tokens
+        self.cached_tokens[model] += generation.cached_tokens
+        self.seconds[model].add(generation.seconds)
+        if generation.first_token is not None:
+            self.first_tokens[model].add(generation.first_token)
         if model in self.unloaded:
             self.forget(model)
 
@@ -356,16 +362,6 @@ class Metrics(Struct):
         """Returns the counts of a model's route. Creates them if they are missing."""
         labels = model, route
         return self.routes.get(labels) or self.routes.setdefault(labels, RouteCounts())
-
-    def _add_generation(self, generation: Generation, model: str) -> None:
-        """Adds the counts and times of a generation to the model's counters."""
-        self.ended_generations[model, generation.status] += 1
-        self.prompt_tokens[model] += generation.prompt_tokens
-        self.completion_tokens[model] += generation.completion_tokens
-        self.cached_tokens[model] += generation.cached_tokens
-        self.seconds[model].add(generation.seconds)
-        if generation.first_token is not None:
-            self.first_tokens[model].add(generation.first_token)
 
     def count_embedding(self, model: str, status: str, tokens: int, seconds: float) -> None:
         """Counts an embedding request that ended."""

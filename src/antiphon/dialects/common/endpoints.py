@@ -100,7 +100,6 @@ async def answer_generation(
     services: Services,
 ) -> Response | EventStream:
     """Generates text, buffered or streamed."""
-    request.progress.body = request.body
     if call.attribution is not NO_ATTRIBUTION:
         origin = add_attribution(origin, call.attribution)
     context = services.build_context(request, origin)
