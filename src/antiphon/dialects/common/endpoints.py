@@ -3,7 +3,7 @@
 Each product has a codec, which does no I/O. Handlers use only `Services`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -71,18 +71,16 @@ class GenerationCodec(GenerationEncoder, Protocol):
 
 def declare_generation(dialect: str, path: str, summary: str, codec: GenerationCodec) -> Endpoint:
     """Declares an endpoint that generates text, buffered or streamed."""
-    origin = Origin(dialect, path)
 
-    async def generate(request: Request, services: Services) -> Answer:
+    async def read_call(request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
         call = await decode_body(codec.decode, request, services)
-        meta = services.create_meta(call.request.model)
-        return await answer_generation(call, meta, codec, origin, request, services)
+        return call, services.create_meta(call.request.model)
 
     body, answer, chunk = codec.shapes
     return Endpoint(
         method="POST",
         path=path,
-        handler=generate,
+        handler=partial(answer_generation, read_call, codec, Origin(dialect, path)),
         right=Right.GENERATE,
         body=RequestBody(shape=body),
         summary=summary,
@@ -92,14 +90,14 @@ def declare_generation(dialect: str, path: str, summary: str, codec: GenerationC
 
 
 async def answer_generation(
-    call: GenerationCall,
-    meta: ResponseMeta,
+    read_call: Callable[[Request, Services], Awaitable[tuple[GenerationCall, ResponseMeta]]],
     codec: GenerationEncoder,
     origin: Origin,
     request: Request,
     services: Services,
 ) -> Response | EventStream:
-    """Generates text, buffered or streamed."""
+    """Generates text, buffered or streamed. `read_call` decodes the body."""
+    call, meta = await read_call(request, services)
     if call.attribution is not NO_ATTRIBUTION:
         origin = add_attribution(origin, call.attribution)
     context = services.build_context(request, origin)

@@ -16,6 +16,7 @@ from antiphon.dialects.base import (
     RequestBody,
     RerankCall,
     Response,
+    ResponseMeta,
     Services,
 )
 from antiphon.dialects.common.embeddings import EmbeddingsAnswer, answer_embeddings
@@ -68,13 +69,16 @@ class JamaiGeneration:
 
     async def answer_chat(self, request: Request, services: Services) -> Answer:
         """Answers a conversation."""
+        encoder, origin = JamaiChatEncoder(request), Origin(DIALECT, JamaiScope.CHAT)
+        answer = await answer_generation(self._read_chat, encoder, origin, request, services)
+        return replace(answer, keep_alive=KEEP_ALIVE) if isinstance(answer, EventStream) else answer
+
+    async def _read_chat(self, request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
+        """Decodes a body, and chooses the model if it names none."""
         call = await decode_body(self._decode_chat, request, services)
         name, shown_id = await choose_model(call.request.model, list_needs(call), request, services)
         call = replace(call, request=replace(call.request, model=name))
-        meta, origin = services.create_meta(shown_id), Origin(DIALECT, JamaiScope.CHAT)
-        encoder = JamaiChatEncoder(request)
-        answer = await answer_generation(call, meta, encoder, origin, request, services)
-        return replace(answer, keep_alive=KEEP_ALIVE) if isinstance(answer, EventStream) else answer
+        return call, services.create_meta(shown_id)
 
     async def embed(self, request: Request, services: Services) -> Answer:
         """Answers a request for embeddings."""
