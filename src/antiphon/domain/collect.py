@@ -37,10 +37,8 @@ class Speech(Value, frozen=True):
     """The Unix time until which the vendor keeps the speech."""
 
 
-def join_speech(deltas: Sequence[SpeechDelta]) -> Speech | None:
-    """Joins the parts of a spoken answer; None if there are none."""
-    if not deltas:
-        return None
+def join_speech(deltas: Sequence[SpeechDelta]) -> Speech:
+    """Joins the parts of a spoken answer."""
     return Speech(
         next((delta.id for delta in deltas if delta.id is not None), None),
         "".join([delta.data for delta in deltas]),
@@ -135,15 +133,14 @@ class _ChoiceCollector:
     def build_choice(self, index: int, end: Finished) -> CollectedChoice:
         """Builds the complete choice from the collected parts."""
         scores = None if end.scores is None else join_scores(self.scores)
-        calls = tuple(
-            [
-                ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ())), call.signature)
-                for call in self.started_calls
-            ]
-        )
+        calls: list[ToolCall] = []
+        for call in self.started_calls:
+            arguments = "".join(self.arguments.get(call.index, ()))
+            calls.append(ToolCall(call.id, call.name, arguments, call.signature))
         text, reasoning = "".join(self.text), "".join(self.reasoning)
-        ids, blocks, speech = tuple(self.ids), tuple(self.blocks), join_speech(self.speech)
-        return CollectedChoice(index, text, end.reason, scores, calls, reasoning, ids, blocks, speech)
+        speech = join_speech(self.speech) if self.speech else None
+        ids, blocks = tuple(self.ids), tuple(self.blocks)
+        return CollectedChoice(index, text, end.reason, scores, tuple(calls), reasoning, ids, blocks, speech)
 
 
 async def collect(groups: AsyncIterator[EventGroup]) -> CollectedGeneration:
@@ -180,7 +177,7 @@ async def collect(groups: AsyncIterator[EventGroup]) -> CollectedGeneration:
         tuple(collected),
         usage,
         prompts,
-        tuple(scores for _, scores in sorted(prompt_scores.items())),
+        tuple([scores for _, scores in sorted(prompt_scores.items())]) if prompt_scores else (),
         references,
         unknown_citations,
     )
