@@ -124,7 +124,7 @@ class RoutePolicy(Struct, frozen=True):
 
 class OpenRoute(Generic[T]):
     """A context in which a request has a route: from its choice, over the start of the engine, to the end of
-    the answer. It yields the result of `start`.
+    the answer. It yields the result of `start`, with `first_events` if that opened a stream.
 
     The request counts as in flight. The time to the first event is measured, and a failure rests the route,
     so that requests avoid it for a while. Each route that is tried is in the request's list of tries and in
@@ -136,6 +136,7 @@ class OpenRoute(Generic[T]):
         "_affinity",
         "_claim",
         "_counts",
+        "_events",
         "_has_served",
         "_is_probe",
         "_model",
@@ -145,11 +146,13 @@ class OpenRoute(Generic[T]):
         "_started_at",
         "_stream",
         "context",
+        "first_events",
         "has_begun",
         "route",
     )
 
     _counts: RouteCounts
+    _events: AsyncIterator[EventGroup] | None
 
     def __init__(
         self,
@@ -171,6 +174,8 @@ class OpenRoute(Generic[T]):
         self._affinity = affinity
         self.route = model.routes[0]
         self._stream: AbstractAsyncContextManager[AsyncIterator[EventGroup]] | None = None
+        self.first_events: EventGroup = ()
+        """The first events of the stream. The route is tried until they have come."""
 
     async def __aenter__(self) -> T:
         """Raises the error of the last try, or ProviderUnavailable or ProviderRateLimited if no route can be
@@ -187,6 +192,9 @@ class OpenRoute(Generic[T]):
             try:
                 if route.in_flight_limit is None or await self._count_in_limit(route.in_flight_limit):
                     result = await self._start(self)
+                    if self._events is not None:
+                        self.first_events = await anext(self._events)
+                        self.record_first_event()
                     if search is not None:
                         search.record_fallback(route)
                     return result
@@ -247,7 +255,7 @@ class OpenRoute(Generic[T]):
         self, stream: AbstractAsyncContextManager[AsyncIterator[EventGroup]]
     ) -> AsyncIterator[EventGroup]:
         """Enters a stream, which the end of this context leaves."""
-        events = await stream.__aenter__()
+        events = self._events = await stream.__aenter__()
         self._stream = stream
         return events
 
@@ -271,6 +279,7 @@ class OpenRoute(Generic[T]):
         self.route, self.context = route, self._request_context
         self.has_begun = self._has_served = False
         self._claim: str | None = None
+        self._events = None
         self._counts = self._policy.metrics.find_route(self._model.label, route.label)
         self._started_at = self.context.clock.monotonic()
         route.state.in_flight += 1

@@ -31,9 +31,6 @@ from antiphon.pipeline.summarise import SummaryStages
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.metrics import Metrics
 
-StartedEvents = tuple[EventGroup, AsyncIterator[EventGroup]]
-"""The first events of an answer, and all others."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -119,9 +116,12 @@ class Pipeline:
                 request, references = await self._prepare_conversation(model, request, context, account)
             affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
             start = partial(start_generation, request)
-            async with OpenRoute(model, start, context, self.policy, account, affinity) as (first, others):
+            route = OpenRoute(model, start, context, self.policy, account, affinity)
+            async with route as events:
                 citations = None if references is None else CitationCheck(references)
-                group: EventGroup | None = first if references is None else (references, *first)
+                group: EventGroup | None = route.first_events
+                if references is not None:
+                    group = (references, *route.first_events)
                 while group is not None:
                     if citations is not None:
                         group = citations.check(group)
@@ -133,7 +133,7 @@ class Pipeline:
                         if account.answer is not None:
                             account.answer.add(part)
                         yield part
-                    group = await anext(others, None)
+                    group = await anext(events, None)
 
     async def _prepare_conversation(
         self, model: Model, request: GenerationRequest, context: Context, account: RequestAccount
@@ -161,11 +161,10 @@ class Pipeline:
         return await self.embedding.rerank(request, context)
 
 
-async def start_generation(request: GenerationRequest, route: OpenRoute[StartedEvents]) -> StartedEvents:
-    """Starts a generation on one route, and waits for its first events."""
+async def start_generation(
+    request: GenerationRequest, route: OpenRoute[AsyncIterator[EventGroup]]
+) -> AsyncIterator[EventGroup]:
+    """Opens the stream of a generation on one route."""
     prepared = await prepare(route.engine, request, route.context)
     await route.begin(prepared.size, prepared.report)
-    events = await route.open_stream(prepared.stream(route.context))
-    first_events = await anext(events)
-    route.record_first_event()
-    return first_events, events
+    return await route.open_stream(prepared.stream(route.context))
