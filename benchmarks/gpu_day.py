@@ -46,7 +46,7 @@ from benchmarks.side_by_side.servers import Shape, run_side, wait_until_idle
 
 SIDES = ("native:streams", "llama:split")
 
-FIGURES = ("after the first token, tokens/s", "first token, ms", "between tokens, ms")
+FIGURES = ("after all first tokens, tokens/s", "first token, ms", "between tokens, ms")
 
 
 def build(source: Path | None, folder: Path) -> Path:

@@ -38,9 +38,9 @@ def describe(name: str = "first", threads: int = CORES, binds: str = "true") -> 
     return MODEL.format(name=name, threads=threads, binds=binds)
 
 
-def chat(server: Server, model: str) -> None:
-    """Has the engine compute a prompt, which all its threads do together."""
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+def chat(server: Server, model: str, tokens: int = 4) -> None:
+    """Has the engine compute a prompt, which all its threads do together, and then single rows."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": tokens}
     assert httpx2.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).status_code == 200
 
 
@@ -70,6 +70,8 @@ def change(server: Server, place: Path, *models: str) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux tells the affinity of a thread")
 def test_threads_are_bound_if_one_engine_uses_all_cores(tmp_path: Path) -> None:
     with serve(tmp_path, describe()) as server:
+        chat(server, "first", 1)
+        assert count_bound(server.host()) == 0, "the last decode was a prompt's"
         chat(server, "first")
         assert count_bound(server.host()) == (CORES if CORES > 1 else 0)
         change(server, tmp_path, describe(binds="false"))

@@ -1,12 +1,17 @@
 """Threads by affinity, cores and quota; the environment of native code."""
 
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from antiphon.engines.llama.machine import (
+    BoundThreads,
     choose_binding,
     choose_thread_count,
+    count_cores,
     list_usable_cpus,
     prepare_environment,
 )
@@ -94,3 +99,28 @@ def test_threads_that_leave_a_core_free_are_not_bound(machine):
 def test_an_operators_binding_is_kept(machine, name):
     cpus, group = machine
     assert choose_binding({name: "false"}, None, cpus, group, range(8)) == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux" or count_cores() < 2, reason="needs two cores and Linux")
+def test_bound_threads_may_move_while_they_compute_many_rows():
+    usable, running, places = os.sched_getaffinity(0), threading.Event(), BoundThreads()
+    ended = threading.Event()
+
+    def compute() -> None:
+        os.sched_setaffinity(0, {min(usable)})
+        running.set()
+        ended.wait(60)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert running.wait(60) and thread.native_id is not None
+    try:
+        places.place(1)
+        assert os.sched_getaffinity(thread.native_id) == {min(usable)}
+        for rows, cores in ((32, usable), (9, usable), (8, {min(usable)}), (1, {min(usable)}), (9, usable)):
+            places.place(rows)
+            assert os.sched_getaffinity(thread.native_id) == cores
+    finally:
+        ended.set()
+        thread.join()
+    places.place(1)  # a thread that has ended is no error

@@ -40,6 +40,7 @@ from antiphon.engines.llama.batch import (
 from antiphon.engines.llama.drafting import DraftSource
 from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.libllama.context import DecodeStatus
+from antiphon.engines.llama.machine import BoundThreads
 from antiphon.engines.llama.mailboxes import CommandInbox, Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SequencePhase, TokenSequence
@@ -138,8 +139,11 @@ class DecodeLoop:
         end_ids: frozenset[int],
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
+        bound_threads: BoundThreads | None = None,
     ) -> None:
         self._context = context
+        self._bound_threads = bound_threads
+        """The library's threads, if each has a core of its own."""
         self._scheduler = scheduler
         self._sampler = sampler
         self._end_ids = end_ids
@@ -336,6 +340,8 @@ class DecodeLoop:
         started_at = self._clock()
         if self._decode_end:
             self._counters.step_gap.add(started_at - self._decode_end)
+        if self._bound_threads is not None:
+            self._bound_threads.place(rows)
         status = self._decode(rows, call)
         self._decode_end = now = self._clock()
         self._aborted_sequences = call.list_sequences() if status == DecodeStatus.ABORTED else frozenset()

@@ -7,6 +7,8 @@ checked and read here, one after another, before the decode thread loads the ada
 
 import asyncio
 import hashlib
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -37,6 +39,7 @@ from antiphon.engines.llama.embedding import EmbeddingLoop, EmbeddingStream, Loa
 from antiphon.engines.llama.libllama.model import NativeTokenizer, read_vocabulary
 from antiphon.engines.llama.libllama.placement import measure_devices
 from antiphon.engines.llama.loading import LoadedGenerator
+from antiphon.engines.llama.machine import BoundThreads, choose_binding
 from antiphon.engines.llama.mailboxes import EventMailbox, EventPost, SequenceStream, StreamEnd, deliver
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import TokenSequence
@@ -175,6 +178,8 @@ class LlamaTokenEngine:
     ) -> None:
         """Loads the model, decodes or makes vectors until stopped, then frees the model. No other thread uses
         the native objects of the context."""
+        binding = choose_binding(os.environ, spec.threads) if spec.bind_threads else {}
+        os.environ.update(binding)  # OpenMP reads it when it is loaded
         try:
             loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load
@@ -191,7 +196,15 @@ class LlamaTokenEngine:
         else:
             sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
             post = EventPost(loop).post
-            worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.end_ids, post, self._clock)
+            worker = DecodeLoop(
+                loaded.context,
+                scheduler,
+                sampler,
+                loaded.end_ids,
+                post,
+                self._clock,
+                BoundThreads() if binding and sys.platform == "linux" else None,
+            )
         ready.set_result((loaded, worker))
         worker.run()
         self._end_tokenizing()

@@ -9,7 +9,6 @@ tests these weights on this machine: a few tokens of each sequence must give the
 allowed number of rows, at any position among the rows.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ from antiphon.engines.llama.libllama.placement import (
     requests_devices,
     require_offload,
 )
-from antiphon.engines.llama.machine import choose_binding, choose_thread_count
+from antiphon.engines.llama.machine import choose_thread_count
 from antiphon.engines.llama.sequence import MAX_IDS, SchedulingPolicy
 from antiphon.errors import DeviceMemoryExceeded, LoadError
 
@@ -117,8 +116,6 @@ def load_placed(spec: LoadSpec, load: Callable[[LoadSpec, NativeModel, str], Loa
     Raises a StartupError.
     """
     require_valid_spec(spec)
-    if spec.bind_threads:
-        os.environ.update(choose_binding(os.environ, spec.threads))  # OpenMP reads it when it is loaded
     library, library_file = find_library(spec.library)
     origin = f"{library_file.origin}, {library.describe_version()}"
     path, offload = Path(spec.model), plan_offload(spec, library)
