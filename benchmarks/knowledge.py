@@ -28,9 +28,9 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.engines.host.runtime import build_knowledge_path
-from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
+from antiphon.processes.knowledge.client import connect_knowledge
 from antiphon.processes.knowledge.host import MODULE, start_knowledge
-from antiphon.retrieval.base import ChunkInput, DocumentInput, SearchQuery, TableSettings
+from antiphon.retrieval.base import ChunkInput, DocumentInput, KnowledgeIndex, SearchQuery, TableSettings
 from antiphon.settings.schema import Settings
 from antiphon.settings.server import KnowledgeSettings
 
@@ -89,7 +89,7 @@ class TextGenerator:
 
 
 async def add_document(
-    client: KnowledgeClient, table: str, name: str, batches: Sequence[list[ChunkInput]]
+    client: KnowledgeIndex, table: str, name: str, batches: Sequence[list[ChunkInput]]
 ) -> float:
     """Adds a document. Returns the seconds that the index took."""
     began = time.perf_counter()
@@ -102,7 +102,7 @@ async def add_document(
     return time.perf_counter() - began
 
 
-async def fill(client: KnowledgeClient, table: str, texts: TextGenerator) -> float:
+async def fill(client: KnowledgeIndex, table: str, texts: TextGenerator) -> float:
     """Adds all chunks. Returns the chunks per second, without the time to generate them."""
     seconds, batches, number = 0.0, list[list[ChunkInput]](), 0
     for batch in texts.draw_batches():
@@ -115,7 +115,7 @@ async def fill(client: KnowledgeClient, table: str, texts: TextGenerator) -> flo
     return texts.shape.chunks / seconds
 
 
-async def measure(client: KnowledgeClient, table: str, queries: Sequence[SearchQuery]) -> list[float]:
+async def measure(client: KnowledgeIndex, table: str, queries: Sequence[SearchQuery]) -> list[float]:
     """Runs the queries one after the other. Returns the milliseconds of each."""
     times = []
     for query in queries:
@@ -134,7 +134,7 @@ async def read_in_process(socket: str, shape: Shape, seed: int, count: int) -> N
 
 
 async def measure_processes(
-    client: KnowledgeClient, socket: str, texts: TextGenerator, count: int
+    client: KnowledgeIndex, socket: str, texts: TextGenerator, count: int
 ) -> tuple[list[float], int]:
     """Runs queries in four processes while this one adds documents of 256 chunks. Returns the milliseconds of
     the queries, and the number of added documents."""
@@ -163,7 +163,7 @@ async def measure_processes(
 
 
 async def measure_beside_writer(
-    client: KnowledgeClient, table: str, texts: TextGenerator, count: int
+    client: KnowledgeIndex, table: str, texts: TextGenerator, count: int
 ) -> list[float]:
     """Runs queries of four callers while a fifth adds documents of 256 chunks. Returns their milliseconds."""
     finished = asyncio.Event()

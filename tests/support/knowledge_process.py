@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from antiphon.engines.host.runtime import build_knowledge_path
 from antiphon.errors import KnowledgeUnavailable
-from antiphon.processes.knowledge.client import KnowledgeClient, connect_knowledge
+from antiphon.processes.knowledge.client import connect_knowledge
 from antiphon.processes.knowledge.host import MODULE, KnowledgeHost, start_knowledge
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.settings.schema import Settings, replace_knowledge
 from tests.support.host_link import short_directory
 from tests.support.processes import descendants
@@ -21,9 +22,9 @@ T = TypeVar("T")
 
 
 class Running:
-    """A knowledge process that is started again when it dies, and a client."""
+    """A knowledge process that is started again when it dies, and an index that asks it."""
 
-    def __init__(self, client: KnowledgeClient) -> None:
+    def __init__(self, client: KnowledgeIndex) -> None:
         self.client = client
 
     @property

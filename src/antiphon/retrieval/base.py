@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.domain.values import Struct, astuple, field
 from antiphon.errors import InvalidValue, KnowledgeLimitReached, NotFound
@@ -250,6 +250,7 @@ class IndexUsage(Struct, frozen=True):
     """The index knows no waiting files: `services.knowledge` counts them."""
 
 
+@runtime_checkable
 class KnowledgeIndex(Protocol):
     """Knowledge tables of all projects.
 
@@ -260,6 +261,9 @@ class KnowledgeIndex(Protocol):
 
     A failed call changes nothing. If the connection to the index is lost during a call, the call may have
     succeeded, and can be repeated.
+
+    The annotations tell how a call crosses the border between two processes: a new method needs no other code
+    there.
     """
 
     async def create_table(self, project: str, settings: TableSettings) -> TableInfo:

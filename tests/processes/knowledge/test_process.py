@@ -13,7 +13,13 @@ from antiphon.errors import Conflict, KnowledgeLimitReached, KnowledgeUnavailabl
 from antiphon.processes.knowledge import host as knowledge_host
 from antiphon.processes.knowledge.client import KnowledgeClient
 from antiphon.processes.knowledge.host import KnowledgeHost, filter_environment
-from antiphon.retrieval.base import MAX_HIT_BYTES, DocumentState, SearchQuery, TableSettings
+from antiphon.retrieval.base import (
+    MAX_HIT_BYTES,
+    DocumentState,
+    KnowledgeIndex,
+    SearchQuery,
+    TableSettings,
+)
 from antiphon.settings.schema import Settings, replace_knowledge
 from antiphon.settings.server import KnowledgeSettings
 from tests.retrieval.knowledge import (
@@ -59,7 +65,7 @@ async def test_the_first_call_starts_the_process(tmp_path: Path) -> None:
 
 
 async def test_calls_wait_together_for_a_process(tmp_path: Path) -> None:
-    client = KnowledgeClient(str(tmp_path / "none"), lambda: None, patience=2.0)
+    client = KnowledgeClient(str(tmp_path / "none"), lambda: None, patience=2.0).index
     began = asyncio.get_running_loop().time()
     failures = await asyncio.gather(
         *(client.get_table(PROJECT, TABLE) for _ in range(5)), return_exceptions=True
@@ -121,15 +127,15 @@ async def test_a_resting_process_is_told_of_at_once(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group:
             host = KnowledgeHost(settings, runtime, group)
             client = KnowledgeClient(socket, host.request, patience=200.0)
-            running = Running(client)
+            running = Running(client.index)
             for _ in range(3):
-                assert await retry(lambda: client.list_tables(PROJECT)) == ()
+                assert await retry(lambda: client.index.list_tables(PROJECT)) == ()
                 running.kill()
             began = asyncio.get_running_loop().time()
             away = KnowledgeUnavailable("")
             while "pause" not in away.message:
                 try:
-                    await client.list_tables(PROJECT)
+                    await client.index.list_tables(PROJECT)
                 except KnowledgeUnavailable as error:
                     away = error
             assert away_is_prompt(away, began)
@@ -155,7 +161,7 @@ async def test_a_process_that_cannot_start_is_told_of(
             with pytest.raises(
                 KnowledgeUnavailable, match="did not start; it starts again after a pause"
             ) as caught:
-                await client.list_tables(PROJECT)
+                await client.index.list_tables(PROJECT)
             assert 0 < (caught.value.retry_after or 0) <= 5
             await host.stop(STOP_S)
             await client.aclose()
@@ -208,7 +214,7 @@ async def check_killed_ingest(directory: Path, kills: int) -> None:
         await check_contents(running.client)
 
 
-async def check_contents(client: KnowledgeClient) -> None:
+async def check_contents(client: KnowledgeIndex) -> None:
     page = await client.list_documents(PROJECT, TABLE, limit=1000)
     assert {document.state for document in page.items} == {DocumentState.READY}
     names = [document.name for document in page.items]
@@ -233,7 +239,7 @@ async def test_kills_during_ingest_lose_and_double_nothing(tmp_path: Path) -> No
     await check_killed_ingest(tmp_path, 3)
 
 
-async def change_tables(client: KnowledgeClient, killing: "asyncio.Task[None]") -> None:
+async def change_tables(client: KnowledgeIndex, killing: "asyncio.Task[None]") -> None:
     """Copies, renames and removes tables. A repeated call may find its work done."""
     number = 0
     while not killing.done():

@@ -7,9 +7,10 @@ with a temporary error, and the next call waits for the new process.
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from functools import partial
+from types import SimpleNamespace
 
 from antiphon.errors import InvalidValue, KnowledgeUnavailable
 from antiphon.processes.ipc import Channel, FrameError, FrameReader, Hello, Incompatible
@@ -22,22 +23,9 @@ from antiphon.processes.knowledge.frames import (
     IndexCall,
     IndexFailure,
     IndexResult,
-    encode_value,
     load_methods,
 )
-from antiphon.retrieval.base import (
-    ChunkInput,
-    ChunkPage,
-    DocumentInfo,
-    DocumentInput,
-    DocumentPage,
-    IndexUsage,
-    SearchHit,
-    SearchQuery,
-    TableInfo,
-    TableSettings,
-    TextChunk,
-)
+from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.telemetry.logs import record
 
 PATIENCE_S = 20.0
@@ -57,11 +45,18 @@ RETRY_S = 1.0
 """The retry delay for callers in seconds."""
 
 Outcome = IndexResult | IndexFailure
-T = TypeVar("T")
+
+
+def build_proxy(call: Callable[..., Awaitable[object]]) -> KnowledgeIndex:
+    """Builds an index from its interface alone. `call` gets the name of a method and its arguments."""
+    proxy = SimpleNamespace(**{method: partial(call, method) for method in load_methods()})
+    if not isinstance(proxy, KnowledgeIndex):
+        raise TypeError("the proxy lacks a method of KnowledgeIndex")
+    return proxy
 
 
 class KnowledgeClient:
-    """The `KnowledgeIndex` of one HTTP process."""
+    """The connection of one HTTP process to the knowledge process."""
 
     def __init__(self, path: str, ask_start: Callable[[], None], patience: float = PATIENCE_S) -> None:
         """`path`: the socket of the knowledge process. `ask_start` asks the supervisor to start the process;
@@ -74,122 +69,28 @@ class KnowledgeClient:
         self._calls: dict[int, asyncio.Future[Outcome]] = {}
         self._channel: Channel[FromKnowledge] | None = None
         self._connect_lock = asyncio.Lock()
+        self.index = build_proxy(self._call)
+        """The index in the knowledge process."""
 
     async def aclose(self) -> None:
         """Ends the connection. Running calls fail."""
         if self._channel is not None:
             self._channel.cut("this side closed")
 
-    # --- KnowledgeIndex -------------------------------------------------------------------------------------
-
-    async def create_table(self, project: str, settings: TableSettings) -> TableInfo:
-        return await self._call(TableInfo, "create_table", project, settings)
-
-    async def list_tables(self, project: str) -> tuple[TableInfo, ...]:
-        return await self._call(tuple, "list_tables", project)
-
-    async def get_table(self, project: str, table: str) -> TableInfo:
-        return await self._call(TableInfo, "get_table", project, table)
-
-    async def rename_table(self, project: str, table: str, new_name: str) -> TableInfo:
-        return await self._call(TableInfo, "rename_table", project, table, new_name)
-
-    async def duplicate_table(
-        self, project: str, table: str, new_name: str, *, with_documents: bool = True
-    ) -> TableInfo:
-        return await self._call(TableInfo, "duplicate_table", project, table, new_name, with_documents)
-
-    async def delete_table(self, project: str, table: str) -> None:
-        await self._call(type(None), "delete_table", project, table)
-
-    async def delete_project_tables(self, project: str) -> int:
-        return await self._call(int, "delete_project_tables", project)
-
-    async def count_usage(self, project: str) -> IndexUsage:
-        return await self._call(IndexUsage, "count_usage", project)
-
-    async def begin_document(self, project: str, table: str, document: DocumentInput) -> DocumentInfo:
-        return await self._call(DocumentInfo, "begin_document", project, table, document)
-
-    async def put_chunks(
-        self,
-        project: str,
-        table: str,
-        document: str,
-        batch: int,
-        chunks: Sequence[ChunkInput],
-        progress: int | None = None,
-    ) -> DocumentInfo:
-        return await self._call(
-            DocumentInfo, "put_chunks", project, table, document, batch, list(chunks), progress
-        )
-
-    async def finish_document(
-        self, project: str, table: str, document: str, warnings: Sequence[str] = ()
-    ) -> DocumentInfo:
-        return await self._call(DocumentInfo, "finish_document", project, table, document, list(warnings))
-
-    async def fail_document(self, project: str, table: str, document: str, error: str) -> DocumentInfo:
-        return await self._call(DocumentInfo, "fail_document", project, table, document, error)
-
-    async def list_documents(
-        self, project: str, table: str, offset: int = 0, limit: int = 100
-    ) -> DocumentPage:
-        return await self._call(DocumentPage, "list_documents", project, table, offset, limit)
-
-    async def get_document(self, project: str, table: str, document: str) -> DocumentInfo:
-        return await self._call(DocumentInfo, "get_document", project, table, document)
-
-    async def delete_document(self, project: str, table: str, document: str) -> None:
-        await self._call(type(None), "delete_document", project, table, document)
-
-    async def add_chunks(
-        self, project: str, table: str, chunks: Sequence[ChunkInput]
-    ) -> tuple[TextChunk, ...]:
-        return await self._call(tuple, "add_chunks", project, table, list(chunks))
-
-    async def list_chunks(
-        self,
-        project: str,
-        table: str,
-        document: str | None = None,
-        offset: int = 0,
-        limit: int = 100,
-        *,
-        with_vectors: bool = False,
-    ) -> ChunkPage:
-        return await self._call(
-            ChunkPage, "list_chunks", project, table, document, offset, limit, with_vectors
-        )
-
-    async def get_chunk(self, project: str, table: str, chunk: str) -> TextChunk:
-        return await self._call(TextChunk, "get_chunk", project, table, chunk)
-
-    async def update_chunk(self, project: str, table: str, chunk: str, content: ChunkInput) -> TextChunk:
-        return await self._call(TextChunk, "update_chunk", project, table, chunk, content)
-
-    async def delete_chunks(self, project: str, table: str, chunks: Sequence[str]) -> int:
-        return await self._call(int, "delete_chunks", project, table, list(chunks))
-
-    async def search(self, project: str, table: str, query: SearchQuery) -> tuple[SearchHit, ...]:
-        return await self._call(tuple, "search", project, table, query)
-
     # --- calls ----------------------------------------------------------------------------------------------
 
-    async def _call(self, result_class: type[T], method: str, *arguments: object) -> T:
+    async def _call(self, method: str, *arguments: object, **named: object) -> object:
         """Sends a call of a method of `KnowledgeIndex` and returns its result. Raises the error of the call,
-        KnowledgeUnavailable, or TypeError for a result of another class."""
+        or KnowledgeUnavailable."""
+        codec = load_methods()[method]
         try:
-            encoded = encode_value(arguments)
+            encoded = codec.encode_arguments(*arguments, **named)
             outcome = await self._send_call(method, encoded)
         except FrameError as problem:
             raise InvalidValue(f"this call cannot be sent: {problem}") from None
         if isinstance(outcome, IndexFailure):
             raise outcome.error.to_exception()
-        result = load_methods()[method].result_decoder.decode(outcome.value)
-        if not isinstance(result, result_class):
-            raise TypeError(f"{method} returned {type(result).__name__}")
-        return result
+        return codec.result_decoder.decode(outcome.value)
 
     async def _send_call(self, method: str, arguments: Encoded) -> Outcome:
         """Sends a call and returns its outcome. If this is cancelled, cancels the call."""
@@ -287,10 +188,10 @@ class KnowledgeClient:
 
 
 @asynccontextmanager
-async def connect_knowledge(path: str, ask_start: Callable[[], None]) -> AsyncIterator[KnowledgeClient]:
+async def connect_knowledge(path: str, ask_start: Callable[[], None]) -> AsyncIterator[KnowledgeIndex]:
     """Yields the index of this HTTP process, and closes its connection at the end."""
     client = KnowledgeClient(path, ask_start)
     try:
-        yield client
+        yield client.index
     finally:
         await client.aclose()

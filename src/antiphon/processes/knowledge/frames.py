@@ -5,7 +5,7 @@ and result, so both ends use the same format.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import GenericAlias
 from typing import get_type_hints
@@ -61,16 +61,24 @@ FROM_KNOWLEDGE = msgspec.msgpack.Decoder(tuple[int, list[FromKnowledge]])
 
 
 class MethodCodec(Struct, frozen=True):
-    """Decodes the arguments and the result of one method. `encode_value` encodes them."""
+    """Encodes and decodes the arguments of one method, and decodes its result."""
 
-    parameters: tuple[str, ...]
+    signature: inspect.Signature
+    """Without `self`."""
     argument_decoder: "msgspec.msgpack.Decoder[tuple[object, ...]]"
     result_decoder: "msgspec.msgpack.Decoder[object]"
+
+    def encode_arguments(self, *arguments: object, **named: object) -> msgspec.Raw:
+        """Encodes the arguments of a call, and the default values of those that are left out. Raises
+        FrameError."""
+        bound = self.signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        return encode_value(tuple(bound.arguments.values()))
 
     def decode_arguments(self, encoded: msgspec.Raw) -> Mapping[str, object]:
         """Returns the arguments by name. Raises FrameError."""
         try:
-            return dict(zip(self.parameters, self.argument_decoder.decode(encoded), strict=True))
+            return dict(zip(self.signature.parameters, self.argument_decoder.decode(encoded), strict=True))
         except msgspec.DecodeError as problem:
             raise FrameError(f"a call's arguments cannot be read: {problem}") from None
 
@@ -94,11 +102,11 @@ def load_methods() -> Mapping[str, MethodCodec]:
     }
 
 
-def _build_codec(method: object) -> MethodCodec:
-    hints = get_type_hints(method)
+def _build_codec(method: Callable[..., object]) -> MethodCodec:
+    signature, hints = inspect.signature(method), get_type_hints(method)
     result = hints.pop("return")
     return MethodCodec(
-        tuple(hints),
+        signature.replace(parameters=list(signature.parameters.values())[1:]),
         msgspec.msgpack.Decoder(GenericAlias(tuple, tuple(hints.values()))),
         msgspec.msgpack.Decoder(result),
     )

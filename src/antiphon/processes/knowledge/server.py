@@ -26,12 +26,6 @@ from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import describe_exception, record
 
-# --- to the knowledge process; `call` is a number from the HTTP process, unique on one connection -----------
-
-
-# --- from the knowledge process -----------------------------------------------------------------------------
-
-
 BACKLOG = 64
 """The most connections that wait to be accepted. Each HTTP process opens one."""
 
