@@ -133,7 +133,7 @@ async def wait_for(at: Knowledge, state: DocumentState) -> DocumentInfo:
 async def list_texts(at: Knowledge) -> list[str]:
     texts: list[str] = []
     while True:
-        page = await at.service.list_chunks(ALICE, "t", None, len(texts), 1000)
+        page = await at.index.list_chunks(ALICE.project, "t", None, len(texts), 1000)
         texts += [chunk.text for chunk in page.items]
         if len(texts) >= page.total:
             return texts

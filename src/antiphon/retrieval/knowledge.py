@@ -15,12 +15,12 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.values import Struct
 from antiphon.retrieval.base import (
     ChunkInput,
-    ChunkPage,
     DocumentInfo,
     DocumentInput,
     DocumentPage,
     IndexLimits,
     IndexUsage,
+    KnowledgeIndex,
     SearchHit,
     SizeUnit,
     TableInfo,
@@ -91,7 +91,14 @@ class TableSearch(Struct, frozen=True):
 
 
 class KnowledgeTables(Protocol):
-    """The knowledge tables of a server. `KnowledgeService` implements it."""
+    """The knowledge tables of a server. `KnowledgeService` implements it.
+
+    It has the operations that need more than the index: a model, a file, or documents that are being read.
+    """
+
+    @property
+    def index(self) -> KnowledgeIndex:
+        """The index, for all other operations. A handler names the project of its request's actor."""
 
     @property
     def max_file_bytes(self) -> int:
@@ -104,12 +111,6 @@ class KnowledgeTables(Protocol):
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
         """Raises Conflict if the name is taken, and ModelNotFound or PermissionDenied for the embedding
         model."""
-
-    async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
-        """Lists the tables of the actor's project, by name."""
-
-    async def get_table(self, actor: Actor, table: str) -> TableInfo:
-        """Returns one table."""
 
     async def rename_table(self, actor: Actor, table: str, new_name: str) -> TableInfo:
         """Raises Conflict if the new name is taken, or while a document of the table is being read."""
@@ -152,29 +153,11 @@ class KnowledgeTables(Protocol):
     ) -> tuple[TextChunk, ...]:
         """Adds chunks that belong to no document, and embeds the chunks without a vector."""
 
-    async def list_chunks(
-        self,
-        actor: Actor,
-        table: str,
-        document: str | None = None,
-        offset: int = 0,
-        limit: int = 100,
-        *,
-        with_vectors: bool = False,
-    ) -> ChunkPage:
-        """Lists chunks of one document, or of all documents, in the order in which they were added."""
-
-    async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
-        """Returns one chunk with its vector."""
-
     async def update_chunks(
         self, table: str, contents: Mapping[str, ChunkInput], context: Context
     ) -> tuple[TextChunk, ...]:
         """Replaces the contents of chunks. `contents`: by chunk id; vectors in it are ignored. All chunks are
         embedded before the first chunk changes. Errors name the position of a chunk."""
-
-    async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
-        """Removes chunks. Returns how many were removed."""
 
     async def search(self, table: str, search: TableSearch, context: Context) -> tuple[SearchHit, ...]:
         """Returns the best chunks, the best first."""

@@ -55,7 +55,7 @@ def pace(at: Knowledge) -> asyncio.Semaphore:
 async def main(directory: Path, words: int, reports: int, address: str | None) -> None:
     async with open_place(directory, address) as at:
         turns = pace(at)
-        if not await at.service.list_tables(ALICE):
+        if not await at.index.list_tables(ALICE.project):
             await at.service.create_table(TableRequest("t"), build_context())
         document = await at.service.add_document("t", make_upload(words), build_context())
         kept: tuple[int, ...] = ()

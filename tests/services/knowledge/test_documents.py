@@ -458,7 +458,7 @@ async def test_what_is_removed_while_it_is_read_leaves_nothing(tmp_path: Path) -
             await at.service.delete_table(ALICE, "t")
             hold.set()
             await await_until(lambda: at.list_uploads() == [])
-            assert await at.service.list_tables(ALICE) == ()
+            assert await at.index.list_tables(ALICE.project) == ()
             # A job that ends later would remove the next upload of the same file.
             await await_until(lambda: not at.jobs._results)
 

@@ -74,7 +74,7 @@ async def test_a_table_that_cannot_be_is_refused(
         with pytest.raises(error) as refused:
             await make_table(at, **({"name": "t"} | wanted))  # type: ignore[arg-type]
         assert refused.value.param == param
-        assert await at.service.list_tables(ALICE) == ()
+        assert await at.index.list_tables(ALICE.project) == ()
 
 
 async def test_a_key_makes_no_table_with_a_foreign_model(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ async def test_chunks_are_embedded_found_changed_and_removed(tmp_path: Path) -> 
             1, abs=1e-3
         )
         assert await at.service.search("t", TableSearch("sea", mode=SearchMode.WORDS), build_context()) == ()
-        assert await at.service.delete_chunks(ALICE, "t", [each.id for each in made]) == 3
-        assert (await at.service.list_chunks(ALICE, "t")).total == 0
+        assert await at.index.delete_chunks(ALICE.project, "t", [each.id for each in made]) == 3
+        assert (await at.index.list_chunks(ALICE.project, "t")).total == 0
 
 
 async def test_a_failed_change_leaves_all_chunks_as_they_are(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_failed_change_leaves_all_chunks_as_they_are(tmp_path: Path) -> 
         changes = {chunk.id: ChunkInput(f"a blue sea {chunk.id}") for chunk in made}
         with pytest.raises(EngineError, match="it broke"):
             await at.service.update_chunks("t", changes, build_context())
-        page = await at.service.list_chunks(ALICE, "t", limit=100)
+        page = await at.index.list_chunks(ALICE.project, "t", limit=100)
         assert [chunk.text for chunk in page.items] == texts
         at.engine.behaviour = EmbeddingScript()
         found = await at.service.search("t", TableSearch("apple", 100), build_context())
@@ -180,7 +180,7 @@ async def test_tables_are_renamed_copied_and_removed(tmp_path: Path) -> None:
         with pytest.raises(Conflict):
             await make_table(at, "v")
         await at.service.delete_table(ALICE, "u")
-        assert [each.settings.name for each in await at.service.list_tables(ALICE)] == ["v"]
+        assert [each.settings.name for each in await at.index.list_tables(ALICE.project)] == ["v"]
         usage, limits = await at.service.count_usage(ALICE)
         assert (usage.tables, usage.documents, usage.chunks) == (1, 1, 1)
         assert limits.tables > 1
@@ -198,12 +198,12 @@ async def test_another_projects_table_is_as_good_as_none(tmp_path: Path) -> None
         document = await at.service.add_document(
             "t", FileUpload("a.txt", b"apples"), build_context(), wait=True
         )
-        (chunk,) = (await at.service.list_chunks(ALICE, "t")).items
+        (chunk,) = (await at.index.list_chunks(ALICE.project, "t")).items
         service, bob = at.service, build_context(BOB)
-        before = await at.service.get_table(ALICE, "t")
+        before = await at.index.get_table(ALICE.project, "t")
         for table in ("t", "nowhere"):
             calls = [
-                service.get_table(BOB, table),
+                at.index.get_table(BOB.project, table),
                 service.rename_table(BOB, table, "mine"),
                 service.duplicate_table(BOB, table, "mine"),
                 service.delete_table(BOB, table),
@@ -212,10 +212,10 @@ async def test_another_projects_table_is_as_good_as_none(tmp_path: Path) -> None
                 service.get_document(BOB, table, document.id),
                 service.delete_document(BOB, table, document.id),
                 service.add_chunks(table, [ChunkInput("a")], bob),
-                service.list_chunks(BOB, table),
-                service.get_chunk(BOB, table, chunk.id),
+                at.index.list_chunks(BOB.project, table),
+                at.index.get_chunk(BOB.project, table, chunk.id),
                 service.update_chunks(table, {chunk.id: ChunkInput("a")}, bob),
-                service.delete_chunks(BOB, table, [chunk.id]),
+                at.index.delete_chunks(BOB.project, table, [chunk.id]),
                 service.search(table, TableSearch("apples"), bob),
             ]
             for call in calls:
@@ -224,6 +224,6 @@ async def test_another_projects_table_is_as_good_as_none(tmp_path: Path) -> None
                     NotFound,
                     "there is no knowledge table 'T'",
                 ), message
-        assert await service.list_tables(BOB) == ()
-        assert await service.get_table(ALICE, "t") == before
+        assert await at.index.list_tables(BOB.project) == ()
+        assert await at.index.get_table(ALICE.project, "t") == before
         assert at.list_uploads() == []

@@ -190,7 +190,7 @@ def _declare_view() -> list[Mapping[str, Any]]:
 async def add_rows(request: Request, services: Services) -> Answer:
     """Adds rows with their vectors."""
     body = convert(read_object(request.body), NewJamaiRows)
-    info = await services.knowledge.get_table(request.actor, body.table_id)
+    info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     paths, columns = [f"data[{index}]" for index in range(len(body.data))], load_columns(info)
     chunks = [read_row(row, columns, path) for row, path in zip(body.data, paths, strict=True)]
     context = build_context(request, services, "/rows/add")
@@ -215,7 +215,7 @@ async def list_rows(request: Request, services: Services) -> Answer:
             )
     if query.get("order_by") not in ("", ID, ID.lower()):
         raise InvalidValue(f"order_by must be {ID}", param=f"{QUERY}.order_by")
-    info = await services.knowledge.get_table(request.actor, query.require(TABLE_ID))
+    info = await services.knowledge.index.get_table(request.actor.project, query.require(TABLE_ID))
     offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
     limit = query.read_number("limit", DEFAULT_LIMIT, 1, LARGEST_LIMIT)
     view = read_view(query, info)
@@ -230,8 +230,8 @@ async def _load_page(
     request: Request, services: Services, info: TableInfo, view: RowView, offset: int, limit: int
 ) -> ChunkPage:
     """Returns a page of chunks, with their vectors if they are visible."""
-    return await services.knowledge.list_chunks(
-        request.actor, info.settings.name, None, offset, limit, with_vectors=view.vec_decimals >= 0
+    return await services.knowledge.index.list_chunks(
+        request.actor.project, info.settings.name, None, offset, limit, with_vectors=view.vec_decimals >= 0
     )
 
 
@@ -257,9 +257,9 @@ async def show_row(request: Request, services: Services) -> Answer:
     """Shows one row."""
     query = ListQuery(request, TABLE_ID, "row_id", *VIEW_PARAMETERS[1:], repeated=VIEW_PARAMETERS[:1])
     table, row = query.require(TABLE_ID), query.require("row_id")
-    info = await services.knowledge.get_table(request.actor, table)
+    info = await services.knowledge.index.get_table(request.actor.project, table)
     view = read_view(query, info)
-    chunk = await services.knowledge.get_chunk(request.actor, table, row)
+    chunk = await services.knowledge.index.get_chunk(request.actor.project, table, row)
     return Response(encode(build_row(chunk, load_columns(info), view)))
 
 
@@ -267,10 +267,10 @@ async def change_rows(request: Request, services: Services) -> Answer:
     """Changes cells of rows. All rows are checked and embedded before the first one is changed."""
     body = convert(read_object(request.body), ChangedJamaiRows)
     tables, table = services.knowledge, body.table_id
-    columns = load_columns(await tables.get_table(request.actor, table))
+    columns = load_columns(await tables.index.get_table(request.actor.project, table))
     changed_chunks = {}
     for row, cells in body.data.items():
-        chunk = await tables.get_chunk(request.actor, table, row)
+        chunk = await tables.index.get_chunk(request.actor.project, table, row)
         changed_chunks[row] = read_row(cells, columns, f"data.{row}", copy_content(chunk))
     with name_cells_in_errors([f"data.{row}" for row in changed_chunks]):
         await tables.update_chunks(table, changed_chunks, build_context(request, services, "/rows"))
@@ -286,7 +286,7 @@ async def delete_rows(request: Request, services: Services) -> Answer:
         )
     if body.row_ids is None:
         raise MissingParameter("row_ids is missing", param="row_ids")
-    await services.knowledge.delete_chunks(request.actor, body.table_id, body.row_ids)
+    await services.knowledge.index.delete_chunks(request.actor.project, body.table_id, body.row_ids)
     return answer_done()
 
 
@@ -350,7 +350,7 @@ def declare_search() -> Endpoint:
 async def search_rows(request: Request, services: Services) -> Answer:
     """Answers a search with rows, the best first."""
     body = convert(read_object(request.body), JamaiSearch)
-    info = await services.knowledge.get_table(request.actor, body.table_id)
+    info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     model = await _find_reranker(body.reranking_model, request, services)
     context = build_context(request, services, SEARCH_PATH)
     hits = await services.knowledge.search(body.table_id, TableSearch(body.query, body.limit), context)

@@ -193,7 +193,7 @@ async def list_tables(request: Request, services: Services) -> Answer:
     )
     tables = [
         build_table(info, counts_rows=counts_rows)
-        for info in await services.knowledge.list_tables(request.actor)
+        for info in await services.knowledge.index.list_tables(request.actor.project)
         if search_text in info.settings.name.casefold() and not has_parent
     ]
     return Response(encode(build_page(JamaiTablePage, tables, query, SORT_KEYS)))
@@ -202,7 +202,7 @@ async def list_tables(request: Request, services: Services) -> Answer:
 async def show_table(request: Request, services: Services) -> Answer:
     """Shows one table."""
     name = ListQuery(request, TABLE_ID).require(TABLE_ID)
-    return _build_response(await services.knowledge.get_table(request.actor, name))
+    return _build_response(await services.knowledge.index.get_table(request.actor.project, name))
 
 
 async def rename_table(request: Request, services: Services) -> Answer:
@@ -225,7 +225,7 @@ async def copy_table(request: Request, services: Services) -> Answer:
     with_documents = query.read_switch("include_data", default=True)
     tables = services.knowledge
     if not target:
-        names = {info.settings.name for info in await tables.list_tables(request.actor)}
+        names = {info.settings.name for info in await tables.index.list_tables(request.actor.project)}
         target = next(name for number in count(2) if (name := f"{source} ({number})") not in names)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
         info = await tables.duplicate_table(request.actor, source, target, with_documents=with_documents)

@@ -188,8 +188,8 @@ async def list_chunks(request: Request, services: Services) -> Answer:
         raise InvalidValue("vectors must be true or false", param="vectors")
     with_vectors = vectors_text == "true"
     table, document = request.path_params["table"], query.get("document")
-    page = await services.knowledge.list_chunks(
-        request.actor, table, document, offset, limit, with_vectors=with_vectors
+    page = await services.knowledge.index.list_chunks(
+        request.actor.project, table, document, offset, limit, with_vectors=with_vectors
     )
     cards = [build_chunk_card(chunk, with_vector=with_vectors) for chunk in page.items]
     return answer_json(ChunkList(data=cards, total=page.total))
@@ -207,7 +207,9 @@ async def add_chunks(request: Request, services: Services) -> Answer:
 async def show_chunk(request: Request, services: Services) -> Answer:
     """Shows one chunk."""
     table, chunk = request.path_params["table"], request.path_params["chunk"]
-    return answer_json(build_chunk_card(await services.knowledge.get_chunk(request.actor, table, chunk)))
+    return answer_json(
+        build_chunk_card(await services.knowledge.index.get_chunk(request.actor.project, table, chunk))
+    )
 
 
 async def replace_chunk(request: Request, services: Services) -> Answer:
@@ -222,7 +224,7 @@ async def replace_chunk(request: Request, services: Services) -> Answer:
 async def delete_chunk(request: Request, services: Services) -> Answer:
     """Removes one chunk."""
     table, chunk = request.path_params["table"], request.path_params["chunk"]
-    if not await services.knowledge.delete_chunks(request.actor, table, [chunk]):
+    if not await services.knowledge.index.delete_chunks(request.actor.project, table, [chunk]):
         raise NotFound(f"there is no chunk {chunk[:40]!r} in this knowledge table", param="chunk")
     return answer_json(Removed(id=chunk))
 

@@ -250,7 +250,7 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 async def list_tables(request: Request, services: Services) -> Answer:
     """Lists the tables of the caller's project."""
-    tables = await services.knowledge.list_tables(request.actor)
+    tables = await services.knowledge.index.list_tables(request.actor.project)
     return answer_json(TableList(data=[build_table_card(info) for info in tables]))
 
 
@@ -280,7 +280,9 @@ async def create_table(request: Request, services: Services) -> Answer:
 async def show_table(request: Request, services: Services) -> Answer:
     """Shows one table."""
     return answer_json(
-        build_table_card(await services.knowledge.get_table(request.actor, request.path_params["table"]))
+        build_table_card(
+            await services.knowledge.index.get_table(request.actor.project, request.path_params["table"])
+        )
     )
 
 

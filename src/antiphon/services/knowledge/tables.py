@@ -14,7 +14,6 @@ from antiphon.errors import AntiphonError, Conflict, InvalidValue, PermissionDen
 from antiphon.retrieval.base import (
     MAX_BATCH,
     ChunkInput,
-    ChunkPage,
     DocumentInfo,
     DocumentPage,
     DocumentState,
@@ -54,7 +53,7 @@ class KnowledgeService:
     """Implements `KnowledgeTables` in one HTTP process, with the rights of each caller."""
 
     def __init__(self, index: KnowledgeIndex, models: EmbeddingModels, jobs: DocumentJobs) -> None:
-        self._index = index
+        self.index = index
         self._models = models
         self._jobs = jobs
 
@@ -71,7 +70,7 @@ class KnowledgeService:
     async def create_table(self, request: TableRequest, context: Context) -> TableInfo:
         require_addressable(request.name)
         project = context.actor.project
-        if any(table.settings.name == request.name for table in await self._index.list_tables(project)):
+        if any(table.settings.name == request.name for table in await self.index.list_tables(project)):
             raise Conflict(
                 f"this project already has a knowledge table {request.name!r}; choose another name",
                 param="name",
@@ -89,7 +88,7 @@ class KnowledgeService:
             sizes.unit,
             dict(request.attributes),
         )
-        return await self._index.create_table(project, settings)
+        return await self.index.create_table(project, settings)
 
     async def _find_model(self, request: TableRequest, actor: Actor) -> EmbeddingModelInfo | None:
         """Returns the embedding model of a new table. Raises ModelNotFound and PermissionDenied."""
@@ -104,12 +103,6 @@ class KnowledgeService:
             error.param = "embedding_model"
             raise
 
-    async def list_tables(self, actor: Actor) -> tuple[TableInfo, ...]:
-        return await self._index.list_tables(actor.project)
-
-    async def get_table(self, actor: Actor, table: str) -> TableInfo:
-        return await self._index.get_table(actor.project, table)
-
     async def rename_table(self, actor: Actor, table: str, new_name: str) -> TableInfo:
         require_addressable(new_name)
         if await self._jobs.has_uploads(actor.project, table):
@@ -117,23 +110,21 @@ class KnowledgeService:
                 "a document of this knowledge table is being read: wait until it is ready, and try again",
                 param="table",
             )
-        return await self._index.rename_table(actor.project, table, new_name)
+        return await self.index.rename_table(actor.project, table, new_name)
 
     async def duplicate_table(
         self, actor: Actor, table: str, new_name: str, *, with_documents: bool = True
     ) -> TableInfo:
         require_addressable(new_name)
-        return await self._index.duplicate_table(
-            actor.project, table, new_name, with_documents=with_documents
-        )
+        return await self.index.duplicate_table(actor.project, table, new_name, with_documents=with_documents)
 
     async def delete_table(self, actor: Actor, table: str) -> None:
-        await self._index.get_table(actor.project, table)
+        await self.index.get_table(actor.project, table)
         await self._jobs.remove_uploads(actor.project, table)
-        await self._index.delete_table(actor.project, table)
+        await self.index.delete_table(actor.project, table)
 
     async def count_usage(self, actor: Actor) -> tuple[IndexUsage, IndexLimits]:
-        stored = await self._index.count_usage(actor.project)
+        stored = await self.index.count_usage(actor.project)
         return add_usage(stored, await self._jobs.count_waiting(actor.project)), self._jobs.limits
 
     # --- documents ------------------------------------------------------------------------------------------
@@ -141,13 +132,13 @@ class KnowledgeService:
     async def add_document(
         self, table: str, upload: FileUpload, context: Context, *, wait: bool = False
     ) -> DocumentInfo:
-        info = await self._index.get_table(context.actor.project, table)
+        info = await self.index.get_table(context.actor.project, table)
         return await self._jobs.add(info, upload, context, wait=wait)
 
     async def import_part(self, table: str, part: DocumentPart, context: Context) -> DocumentInfo:
         if len(part.chunks) > MAX_BATCH:
             raise InvalidValue(f"chunks must be at most {MAX_BATCH} in one call", param="chunks")
-        index, project = self._index, context.actor.project
+        index, project = self.index, context.actor.project
         chunks = await self._embed_chunks(table, part.chunks, context) if part.chunks else []
         document = await index.begin_document(project, table, part.document)
         info = await index.put_chunks(project, table, document.id, part.batch, chunks)
@@ -158,20 +149,20 @@ class KnowledgeService:
     async def list_documents(
         self, actor: Actor, table: str, offset: int = 0, limit: int = 100
     ) -> DocumentPage:
-        page = await self._index.list_documents(actor.project, table, offset, limit)
+        page = await self.index.list_documents(actor.project, table, offset, limit)
         items = await self._jobs.describe(actor.project, table, page.items)
         return replace(page, items=tuple(items))
 
     async def get_document(self, actor: Actor, table: str, document: str) -> DocumentInfo:
-        info = await self._index.get_document(actor.project, table, document)
+        info = await self.index.get_document(actor.project, table, document)
         (document_info,) = await self._jobs.describe(actor.project, table, [info])
         return document_info
 
     async def delete_document(self, actor: Actor, table: str, document: str) -> None:
-        info = await self._index.get_document(actor.project, table, document)
+        info = await self.index.get_document(actor.project, table, document)
         if info.state is DocumentState.INDEXING:
             await self._jobs.remove_uploads(actor.project, table, info.digest)
-        await self._index.delete_document(actor.project, table, document)
+        await self.index.delete_document(actor.project, table, document)
 
     # --- chunks ---------------------------------------------------------------------------------------------
 
@@ -181,49 +172,28 @@ class KnowledgeService:
         if not 1 <= len(chunks) <= MAX_BATCH:
             raise InvalidValue(f"chunks must be from 1 to {MAX_BATCH} in one call", param="chunks")
         embedded = await self._embed_chunks(table, chunks, context)
-        return await self._index.add_chunks(context.actor.project, table, embedded)
-
-    async def list_chunks(
-        self,
-        actor: Actor,
-        table: str,
-        document: str | None = None,
-        offset: int = 0,
-        limit: int = 100,
-        *,
-        with_vectors: bool = False,
-    ) -> ChunkPage:
-        project = actor.project
-        return await self._index.list_chunks(
-            project, table, document, offset, limit, with_vectors=with_vectors
-        )
-
-    async def get_chunk(self, actor: Actor, table: str, chunk: str) -> TextChunk:
-        return await self._index.get_chunk(actor.project, table, chunk)
+        return await self.index.add_chunks(context.actor.project, table, embedded)
 
     async def update_chunks(
         self, table: str, contents: Mapping[str, ChunkInput], context: Context
     ) -> tuple[TextChunk, ...]:
         project = context.actor.project
         for chunk in contents:
-            await self._index.get_chunk(project, table, chunk)
+            await self.index.get_chunk(project, table, chunk)
         embedded = await self._embed_chunks(table, list(contents.values()), context)
         return tuple(
             [
-                await self._index.update_chunk(project, table, chunk, content)
+                await self.index.update_chunk(project, table, chunk, content)
                 for chunk, content in zip(contents, embedded, strict=True)
             ]
         )
-
-    async def delete_chunks(self, actor: Actor, table: str, chunks: Sequence[str]) -> int:
-        return await self._index.delete_chunks(actor.project, table, chunks)
 
     async def _embed_chunks(
         self, table: str, chunks: Sequence[ChunkInput], context: Context
     ) -> list[ChunkInput]:
         """Returns the chunks, each with a vector. The table's model makes the vectors that the caller did not
         send. Without a model, returns the chunks unchanged. Raises InvalidValue for a blank text."""
-        info = await self._index.get_table(context.actor.project, table)
+        info = await self.index.get_table(context.actor.project, table)
         for index, chunk in enumerate(chunks):
             if not chunk.text.strip():
                 raise InvalidValue("text is empty; send at least one word", param=f"chunks[{index}].text")
@@ -244,7 +214,7 @@ class KnowledgeService:
 
     async def search(self, table: str, search: TableSearch, context: Context) -> tuple[SearchHit, ...]:
         project = context.actor.project
-        info = await self._index.get_table(project, table)
+        info = await self.index.get_table(project, table)
         if not search.query.strip():
             raise InvalidValue("query is empty; send at least one word", param="query")
         model, vector = info.settings.embedding_model, b""
@@ -257,7 +227,7 @@ class KnowledgeService:
             (vector,) = await embed_texts(self._models, model, dimensions, [search.query], context, ["query"])
         words = None if search.mode is SearchMode.VECTORS else search.query
         query = SearchQuery(words, vector, search.k, documents=search.documents)
-        return await self._index.search(project, table, query)
+        return await self.index.search(project, table, query)
 
 
 def require_addressable(name: str) -> None:
