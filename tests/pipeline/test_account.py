@@ -43,7 +43,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine, flatten
+from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.http_server import LooseEngine
 
@@ -559,3 +559,26 @@ async def test_a_cost_limit_refuses_vectors_without_a_price():
     with pytest.raises(PermissionDenied, match="has no price"):
         await embed(at)
     assert at.books.limiter.calls == [] and at.books.ledger.intents == {}
+
+
+async def test_a_price_that_begins_and_one_that_ends_hold_without_any_change():
+    now = int(FakeClock().wall())
+    later = replace(PRICE, id="price-2", since=now + 60, until=now + 120, output=20_000_000)
+    books = Books(prices=(replace(PRICE, until=now + 60), later))
+    at = Bench(books)
+    prices = []
+    for _ in range(3):
+        await at.run()
+        prices.append(list(books.ledger.entries.values())[-1])
+        books.clock.advance(60)
+    assert [(entry.price, entry.cost) for entry in prices] == [("price-1", 35), ("price-2", 65), (None, 0)]
+    assert len(at.pipeline.plans) == 1
+
+
+async def test_a_budget_has_room_again_when_its_window_ends():
+    at = Bench(Books(limit(Measure.REQUESTS, 1, Window.DAY)))
+    await at.run()
+    await at.refused(BudgetExceeded)
+    at.books.clock.advance(24 * 3600)
+    await at.run()
+    assert len(at.pipeline.plans) == 1
