@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import EngineBusy, EngineDied, EngineUnavailable
-from antiphon.telemetry.logs import FIELDS, JsonFormatter, TextFormatter
+from antiphon.telemetry.logs import FIELDS, LineHandler, format_json, format_text
 from antiphon.testing import (
     Script,
     ScriptedAnswer,
@@ -81,7 +81,11 @@ def spoilt(value: Any) -> Iterator[Any]:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """All that was logged, in both forms."""
-    return [form.format(record) for form in (TextFormatter(), JsonFormatter()) for record in caplog.records]
+    return [
+        form.format(record)
+        for form in (LineHandler(format_text), LineHandler(format_json))
+        for record in caplog.records
+    ]
 
 
 def records(caplog: pytest.LogCaptureFixture, request_id: str) -> list[dict[str, Any]]:

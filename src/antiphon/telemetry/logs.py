@@ -80,48 +80,14 @@ def record_loop_failure(_: asyncio.AbstractEventLoop, loop_context: Mapping[str,
     record("event_loop_failure", logging.ERROR, reason=loop_context.get("message"), problem=location)
 
 
-class ExceptionPlaceFormatter(logging.Formatter):
-    """Formats an exception as its type and its place in the code. Leaves out its message, which can contain a
-    caller's text."""
-
-    def formatException(  # noqa: N802 - the name is the standard library's
-        self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
-    ) -> str:
-        return "" if ei[1] is None else describe_exception(ei[1])
-
-
-class JsonFormatter(ExceptionPlaceFormatter):
-    """Formats a record as a JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Formats a record as one line of JSON."""
-        values: Mapping[str, object] = getattr(record, FIELDS, {})
-        if record.exc_info:
-            values = {**values, "exception": self.formatException(record.exc_info)}
-        return format_json(record.created, record.levelname.lower(), record.getMessage(), values)
-
-
 def format_json(created: float, level: str, event: str, values: Mapping[str, object]) -> str:
     """Formats an event as one line of JSON. `created`: Unix seconds."""
     return _encode({"time": _format_time(created), "level": level, "event": event, **values})
 
 
-class TextFormatter(ExceptionPlaceFormatter):
-    """Formats a record as `time level event name=value ...`. A value with special characters is written in
-    JSON notation."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Formats a record as one line of text."""
-        event = record.getMessage()
-        if record.name != LOGGER.name:
-            event = f"{record.name}: {_format_value(event)}"
-        values: Mapping[str, object] = getattr(record, FIELDS, {})
-        line = format_text(record.created, record.levelname.lower(), event, values)
-        return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
-
-
 def format_text(created: float, level: str, event: str, values: Mapping[str, object]) -> str:
-    """Formats an event as one line of text. `created`: Unix seconds."""
+    """Formats an event as `time level event name=value ...`. A value with special characters is written in
+    JSON notation. `created`: Unix seconds."""
     line = f"{_format_time(created)} {level:7} {event}"
     for name, value in values.items():
         kind = type(value)
@@ -142,11 +108,20 @@ FormatEvent = Callable[[float, str, str, Mapping[str, object]], str]
 class LineHandler(logging.Handler):
     """Writes each record to standard error by one system call."""
 
-    def __init__(self, formatter: logging.Formatter, format_event: FormatEvent) -> None:
-        """`format_event`: formats our records as `formatter` does."""
+    def __init__(self, format_event: FormatEvent) -> None:
         super().__init__()
-        self.setFormatter(formatter)
         self.format_event = format_event
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Formats a record of any logger as one line. An exception becomes its type and its place in the
+        code, without its message, which can contain a caller's text."""
+        event = record.getMessage()
+        if record.name != LOGGER.name and self.format_event is format_text:
+            event = f"{record.name}: {_format_value(event)}"
+        values: Mapping[str, object] = getattr(record, FIELDS, {})
+        if record.exc_info and record.exc_info[1] is not None:
+            values = {**values, "exception": describe_exception(record.exc_info[1])}
+        return self.format_event(record.created, record.levelname.lower(), event, values)
 
     def write(self, line: str) -> None:
         """Writes a line."""
@@ -192,11 +167,7 @@ def configure(level: str, log_format: Literal["text", "json"]) -> None:
     process, since no format shows them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    root.handlers[:] = [
-        LineHandler(JsonFormatter(), format_json)
-        if log_format == "json"
-        else LineHandler(TextFormatter(), format_text)
-    ]
+    root.handlers[:] = [LineHandler(format_json if log_format == "json" else format_text)]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
     logging.captureWarnings(log_format == "json")
