@@ -53,6 +53,17 @@ from antiphon.settings.server import TracingSettings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
+EXECUTOR_THREADS = 1
+"""Threads for the work on large bodies and conversations, which would block the event loop. The work only
+computes, so more threads would compete for the interpreter and keep more bodies in memory."""
+
+SWITCH_INTERVAL = 0.001
+"""Seconds that a thread of the executor computes before the event loop runs again. Python's default of 5 ms
+would delay a request several times, once for each of its system calls."""
+
+STORE_PAUSE_S = 0.5
+"""Seconds between two tries while the database does not answer."""
+
 
 @asynccontextmanager
 async def open_tracer(settings: TracingSettings) -> AsyncIterator[Tracer | None]:
@@ -72,18 +83,6 @@ async def open_tracer(settings: TracingSettings) -> AsyncIterator[Tracer | None]
         yield tracer
     finally:
         await asyncio.to_thread(tracer.close)
-
-
-EXECUTOR_THREADS = 1
-"""Threads for the work on large bodies and conversations, which would block the event loop. The work only
-computes, so more threads would compete for the interpreter and keep more bodies in memory."""
-
-SWITCH_INTERVAL = 0.001
-"""Seconds that a thread of the executor computes before the event loop runs again. Python's default of 5 ms
-would delay a request several times, once for each of its system calls."""
-
-STORE_PAUSE_S = 0.5
-"""Seconds between two tries while the database does not answer."""
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:

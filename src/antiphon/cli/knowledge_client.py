@@ -54,6 +54,18 @@ Line = dict[str, object]
 """One line of the file."""
 
 
+TABLES_PATH = "/v1/knowledge/tables"
+
+PAGE_ROWS = 200
+"""Rows of one page."""
+
+POLL_S = 0.3
+"""Seconds between two checks of an unfinished document."""
+
+ReportItems = Callable[[int, int], None]
+"""Receives the number of completed items and the total number."""
+
+
 class ImportedTable(Struct, frozen=True):
     """The result of an import."""
 
@@ -159,18 +171,6 @@ def pick_content(line: Mapping[str, object], keeps_vectors: bool) -> Line:
     """Returns the fields of a chunk that the server accepts."""
     names = CHUNK_FIELDS if keeps_vectors else CHUNK_FIELDS[:-1]
     return {name: line[name] for name in names if line.get(name) is not None}
-
-
-TABLES_PATH = "/v1/knowledge/tables"
-
-PAGE_ROWS = 200
-"""Rows of one page."""
-
-POLL_S = 0.3
-"""Seconds between two checks of an unfinished document."""
-
-ReportItems = Callable[[int, int], None]
-"""Receives the number of completed items and the total number."""
 
 
 class KnowledgeApiClient:

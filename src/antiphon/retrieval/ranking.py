@@ -39,6 +39,38 @@ MOST_WORDS = 256
 """The most different words of a query; further words are ignored."""
 
 
+FREQUENT_SHARE = 5
+"""A word that is in more than 1/FREQUENT_SHARE of the chunks is left out of a query, unless all its words
+are. The index would score every chunk with the word, and a frequent word says little about a chunk."""
+
+FREQUENT_FROM = 5000
+"""FREQUENT_SHARE applies to tables with at least this many chunks. In a tiny table every word is frequent."""
+
+LEAST_MATCH = 1 / 3
+"""In a search by words and vectors, a hit by words must have at least this share of the query's weight. The
+weight of a word is its BM25 score in a chunk of average length that contains the word once. Without this
+rule, two poor hits count more than the nearest vector, and a question that uses other words than the text
+finds nothing (benchmarks/retrieval_quality.py)."""
+
+WEIGHED_FROM = 50
+"""LEAST_MATCH applies to tables with at least this many chunks. In a tiny table every word has the weight
+0."""
+
+SCORED_SHARE = 10
+MOST_SCORED = 50_000
+"""Words of a query are searched, the rarest first, until they occur in 1/SCORED_SHARE of the chunks or in
+MOST_SCORED chunks. This limits the work of a search in a large table."""
+
+FEWEST_SCORED_WORDS = 3
+"""At least this many words of a query are searched, unless they are frequent (FREQUENT_SHARE)."""
+
+MOST_SCORED_WORDS = 32
+"""The most words of a query that are searched, the rarest first."""
+
+SMOOTHING = 60
+"""The constant of the fusion, from the paper. With a larger one, the best ranks have less advantage."""
+
+
 class QueryWord(Struct, frozen=True):
     """A word of a query, in the form of the index."""
 
@@ -114,34 +146,6 @@ def _split_pairs(run: str) -> Iterable[QueryWord]:
 CountWord = Callable[[QueryWord], int]
 """Returns approximately how many chunks of the table contain a word."""
 
-FREQUENT_SHARE = 5
-"""A word that is in more than 1/FREQUENT_SHARE of the chunks is left out of a query, unless all its words
-are. The index would score every chunk with the word, and a frequent word says little about a chunk."""
-
-FREQUENT_FROM = 5000
-"""FREQUENT_SHARE applies to tables with at least this many chunks. In a tiny table every word is frequent."""
-
-LEAST_MATCH = 1 / 3
-"""In a search by words and vectors, a hit by words must have at least this share of the query's weight. The
-weight of a word is its BM25 score in a chunk of average length that contains the word once. Without this
-rule, two poor hits count more than the nearest vector, and a question that uses other words than the text
-finds nothing (benchmarks/retrieval_quality.py)."""
-
-WEIGHED_FROM = 50
-"""LEAST_MATCH applies to tables with at least this many chunks. In a tiny table every word has the weight
-0."""
-
-SCORED_SHARE = 10
-MOST_SCORED = 50_000
-"""Words of a query are searched, the rarest first, until they occur in 1/SCORED_SHARE of the chunks or in
-MOST_SCORED chunks. This limits the work of a search in a large table."""
-
-FEWEST_SCORED_WORDS = 3
-"""At least this many words of a query are searched, unless they are frequent (FREQUENT_SHARE)."""
-
-MOST_SCORED_WORDS = 32
-"""The most words of a query that are searched, the rarest first."""
-
 
 def weigh_word(word_count: int, chunk_count: int) -> float:
     """Returns the BM25 score of a chunk of average length that contains a word once. `word_count`: number of
@@ -188,10 +192,6 @@ def choose_rare_words(counted_words: Sequence[tuple[int, QueryWord]], chunk_coun
             break
         chosen_words.append(word)
     return chosen_words
-
-
-SMOOTHING = 60
-"""The constant of the fusion, from the paper. With a larger one, the best ranks have less advantage."""
 
 
 class FusedRank(Struct, frozen=True):

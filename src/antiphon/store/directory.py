@@ -49,6 +49,23 @@ CHANNEL = "antiphon"
 """The channel on which PostgreSQL reports each committed revision."""
 
 
+COUNTER_INTERVAL_S = 0.2
+"""Seconds between two reads of SQLite's counter. A feed that is closed ends within this time."""
+REVISION_INTERVAL_S = 1.0
+"""Seconds between two reads of the revision while PostgreSQL sends no notification."""
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
+"""The shortest and the longest pause before the feed connects again to a database that failed, in seconds."""
+CLOSE_TIMEOUT_S = 2.0
+"""Seconds that `SqlFeed.close` waits for the thread. A thread that needs longer ends with the process."""
+
+ROWS_PER_FETCH = 500
+"""The number of rows per fetch. The driver blocks other threads during a fetch."""
+MAX_CHANGES = 200
+"""The most changes that are read one by one. After more changes the whole directory is read: a script can
+make many changes, and a server that was disconnected can miss many."""
+T = TypeVar("T")
+
+
 class Change(Struct, frozen=True):
     """A transaction that changes the directory. No other process can change the directory until the
     transaction ends."""
@@ -117,16 +134,6 @@ def describe_row(values: Mapping[str, object]) -> dict[str, object]:
     """Returns the values of a row that is added or removed, for the audit entry. Leaves out the id and empty
     values."""
     return {name: value for name, value in values.items() if value not in (None, "") and name != "id"}
-
-
-COUNTER_INTERVAL_S = 0.2
-"""Seconds between two reads of SQLite's counter. A feed that is closed ends within this time."""
-REVISION_INTERVAL_S = 1.0
-"""Seconds between two reads of the revision while PostgreSQL sends no notification."""
-MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
-"""The shortest and the longest pause before the feed connects again to a database that failed, in seconds."""
-CLOSE_TIMEOUT_S = 2.0
-"""Seconds that `SqlFeed.close` waits for the thread. A thread that needs longer ends with the process."""
 
 
 class SqlFeed:
@@ -227,14 +234,6 @@ def _wait_for_notices(connection: Connection, closed: threading.Event) -> Iterat
         if notices or time.monotonic() >= next_read:
             yield
             next_read = time.monotonic() + REVISION_INTERVAL_S
-
-
-ROWS_PER_FETCH = 500
-"""The number of rows per fetch. The driver blocks other threads during a fetch."""
-MAX_CHANGES = 200
-"""The most changes that are read one by one. After more changes the whole directory is read: a script can
-make many changes, and a server that was disconnected can miss many."""
-T = TypeVar("T")
 
 
 def read_directory(connection: Connection) -> Directory:

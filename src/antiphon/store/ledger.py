@@ -62,6 +62,21 @@ EntryRow = tuple[object, ...]
 """The values of `COLUMNS`, then the tags."""
 
 
+HOUR = 3_600_000
+"""Milliseconds."""
+DAY = 24 * HOUR
+MONDAY = 3 * DAY
+"""Milliseconds from a Monday to the start of 1970."""
+
+DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
+TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+TIME_LIMIT_S = 30.0
+"""The time limit of a statement in seconds. Few threads read for all callers."""
+
+ledger = schema.ledger.c
+
+
 class SqlEntries:
     """`store.base.EntryStore` over a database."""
 
@@ -134,21 +149,6 @@ def _build_insert(placeholder: str, row_count: int) -> str:
     row_placeholders = f"({', '.join([placeholder] * len(NAMES))})"
     values = ", ".join([row_placeholders] * row_count)
     return f"INSERT INTO ledger ({names}) VALUES {values} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - constants
-
-
-HOUR = 3_600_000
-"""Milliseconds."""
-DAY = 24 * HOUR
-MONDAY = 3 * DAY
-"""Milliseconds from a Monday to the start of 1970."""
-
-DURATIONS = ("queue_ms", "ttft_ms", "total_ms")
-TOKEN_COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
-
-TIME_LIMIT_S = 30.0
-"""The time limit of a statement in seconds. Few threads read for all callers."""
-
-ledger = schema.ledger.c
 
 
 class SqlUsage:

@@ -63,6 +63,24 @@ MAX_SHOWN_PATH = 200
 """The most characters of a caller's path in an error."""
 
 
+NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
+CHANGES_LOCK = "changes.lock"
+"""Files of the registry. `names.lock` is locked while `names.json` or an adapter's file changes,
+`changes.lock` during a whole load or unload."""
+
+LOCK_PAUSE_S = 0.02
+"""Seconds between attempts to lock `changes.lock`. The attempts do not block, so that a waiting caller can be
+cancelled."""
+
+SAMPLES = 16
+SAMPLE_BYTES = 1 << 16
+"""The number and size of the samples of a model's file for its fingerprint. Further training of a model
+changes them."""
+
+SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+"""The name of one part of a split model."""
+
+
 def get_default_registry(environ: Mapping[str, str], home: Path, platform: str = sys.platform) -> Path:
     """Returns `adapters` in ANTIPHON_HOME, or in the platform's data directory."""
     if path := environ.get("ANTIPHON_HOME"):
@@ -171,24 +189,6 @@ def sanitize(path: str) -> str:
     """Returns a caller's path for an error: printable and short."""
     plain = "".join(character if character.isprintable() else "?" for character in path[:MAX_SHOWN_PATH])
     return plain if len(path) <= MAX_SHOWN_PATH else plain + "..."
-
-
-NAMES, LOCK, DAMAGED = "names.json", "names.lock", "names.damaged"
-CHANGES_LOCK = "changes.lock"
-"""Files of the registry. `names.lock` is locked while `names.json` or an adapter's file changes,
-`changes.lock` during a whole load or unload."""
-
-LOCK_PAUSE_S = 0.02
-"""Seconds between attempts to lock `changes.lock`. The attempts do not block, so that a waiting caller can be
-cancelled."""
-
-SAMPLES = 16
-SAMPLE_BYTES = 1 << 16
-"""The number and size of the samples of a model's file for its fingerprint. Further training of a model
-changes them."""
-
-SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
-"""The name of one part of a split model."""
 
 
 class KeptNamesFile(Struct, frozen=True):

@@ -59,6 +59,19 @@ from antiphon.weights.wheel_model import SMOLLM2
 GIGABYTE = 1e9
 
 
+KNOWLEDGE_FOLDER = "knowledge"
+"""The directory of knowledge tables in the home directory."""
+
+GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
+"""Settings of a model that only affect token generation."""
+
+PROCESS_SPOOL_BYTES = 4 * MIB
+"""The least spool bytes of an HTTP process: for its current file, its two spare files and one more."""
+
+WEIGHTS_SHARE = 0.5
+"""The largest share of free memory that copied weights can use. KV caches and buffers need the rest."""
+
+
 def describe_capacity(model: ModelSettings) -> str:
     """Describes the hosts, the context length and the sequences of a sized model."""
     size = f"{model.sequences} x {model.context_length} tokens"
@@ -179,19 +192,6 @@ def format_panel(settings: Settings, serving: ServingInfo, offers_demo: bool = F
         "",
     ]
     return "\n".join(lines)
-
-
-KNOWLEDGE_FOLDER = "knowledge"
-"""The directory of knowledge tables in the home directory."""
-
-GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
-"""Settings of a model that only affect token generation."""
-
-PROCESS_SPOOL_BYTES = 4 * MIB
-"""The least spool bytes of an HTTP process: for its current file, its two spare files and one more."""
-
-WEIGHTS_SHARE = 0.5
-"""The largest share of free memory that copied weights can use. KV caches and buffers need the rest."""
 
 
 def run(serve_options: ServeOptions) -> int:

@@ -40,6 +40,32 @@ SECONDS_FROM = 10.0
 Labels = frozenset[tuple[str, str]]
 
 
+ROUTE_PREFIX = "antiphon_route_"
+SUCCEEDED = "ok"
+CANCELLED = "cancelled"
+
+WINDOW = 5.0
+"""The least seconds between the two readings. Figures of a shorter time are unsteady."""
+
+READ_TIMEOUT = 5.0
+"""Seconds to wait for a page. A server needs at most two."""
+
+NOT_FOUND = 404
+
+PERMANENT_FAILURES = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
+"""HTTP statuses after which the command stops, because another request would fail too."""
+
+DIGEST_CHARACTERS = 16
+"""Displayed characters of an adapter's digest."""
+
+GIGABYTE = 1e9
+
+BAR_WIDTH = 20
+"""Columns of a bar."""
+
+ENGINE_PREFIX = "antiphon_engine_"
+
+
 class Reading(Struct, frozen=True):
     """The values of a metrics page at one time."""
 
@@ -141,11 +167,6 @@ def _format_milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"
 
 
-ROUTE_PREFIX = "antiphon_route_"
-SUCCEEDED = "ok"
-CANCELLED = "cancelled"
-
-
 class RouteRates(Struct, frozen=True):
     """The figures of one route of a model."""
 
@@ -241,28 +262,6 @@ def build_route_table(routes: tuple[RouteRates, ...]) -> list[RenderableType]:
             Text(escape_unprintable(rates.route)),
         )
     return [Text(), table]
-
-
-WINDOW = 5.0
-"""The least seconds between the two readings. Figures of a shorter time are unsteady."""
-
-READ_TIMEOUT = 5.0
-"""Seconds to wait for a page. A server needs at most two."""
-
-NOT_FOUND = 404
-
-PERMANENT_FAILURES = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
-"""HTTP statuses after which the command stops, because another request would fail too."""
-
-DIGEST_CHARACTERS = 16
-"""Displayed characters of an adapter's digest."""
-
-GIGABYTE = 1e9
-
-BAR_WIDTH = 20
-"""Columns of a bar."""
-
-ENGINE_PREFIX = "antiphon_engine_"
 
 
 class AdapterRates(Struct, frozen=True):

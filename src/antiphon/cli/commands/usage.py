@@ -43,6 +43,14 @@ WIDE_COUNTS = ("cached_tokens",)
 MEAN_HEADINGS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
 
 
+FORMATS = ("table", "csv", "json")
+JSON_LINES = "jsonl"
+"""The server's name of JSON Lines."""
+
+OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
+"""The kinds of objects in conditions, by the condition's name."""
+
+
 class Selection(Struct, frozen=True):
     """The selected entries and the dimensions to group them by. Times are in Unix seconds."""
 
@@ -173,14 +181,6 @@ def _require_object(value: object) -> JsonObject:
 
 def _to_int(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-FORMATS = ("table", "csv", "json")
-JSON_LINES = "jsonl"
-"""The server's name of JSON Lines."""
-
-OBJECT_KINDS = {EntryField.USER.value: USER, EntryField.KEY.value: KEY, EntryField.PRICE.value: PRICE}
-"""The kinds of objects in conditions, by the condition's name."""
 
 
 def usage(

@@ -87,6 +87,21 @@ from antiphon.weights.kv_cache_size import (
 )
 from antiphon.weights.wheel_model import WHEEL_MODELS, find_wheel_model, get_wheel_model
 
+HEALTH_TIMEOUT = 1.0
+"""Seconds for a response from the server on the port."""
+
+GIGABYTE = 1e9
+
+PROBE_TIMEOUT = 300.0
+"""Seconds for the probe. Opening the library takes 0.1 s, but loading a large model takes minutes."""
+
+ERROR_CHARACTERS = 300
+"""Displayed characters of the probe's last output."""
+
+MEGABYTE = 1e6
+REMOTE_TIMEOUT_S = 2
+"""Seconds for an answer from a remote database or Redis."""
+
 
 class OwnServer(Struct, frozen=True):
     """A running server that uses this home directory."""
@@ -116,18 +131,6 @@ def find_own_server(server: ServerSettings) -> OwnServer | None:
         if urlsplit(running.url).port == server.port:
             return OwnServer(parse_pid(path), running.url)
     return None
-
-
-HEALTH_TIMEOUT = 1.0
-"""Seconds for a response from the server on the port."""
-
-GIGABYTE = 1e9
-
-PROBE_TIMEOUT = 300.0
-"""Seconds for the probe. Opening the library takes 0.1 s, but loading a large model takes minutes."""
-
-ERROR_CHARACTERS = 300
-"""Displayed characters of the probe's last output."""
 
 
 class SizedModel(Struct, frozen=True):
@@ -409,11 +412,6 @@ def parse_probe_output(output: bytes, end_reason: str, error_text: str) -> Itera
 def describe_end(exit_code: int) -> str:
     """Describes a process's exit status in words. A negative status is the signal that ended the process."""
     return f"status {exit_code}" if exit_code >= 0 else f"signal {signal.Signals(-exit_code).name}"
-
-
-MEGABYTE = 1e6
-REMOTE_TIMEOUT_S = 2
-"""Seconds for an answer from a remote database or Redis."""
 
 
 def check_tenancy(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:

@@ -35,6 +35,16 @@ MOST_LISTED_MODELS = 5
 """The most missing models that one finding names."""
 
 
+SEVERITY_LABELS = {
+    FindingSeverity.OK: "ok",
+    FindingSeverity.ADVICE: "advice",
+    FindingSeverity.BROKEN: "BROKEN",
+}
+INDENT = 8
+NARROWEST, WIDEST = 60, 110
+"""The least and the most columns of the text."""
+
+
 def check_providers(settings: Settings) -> Iterator[Finding]:
     """Checks that each provider accepts the key and has the models of the routes."""
     for name, provider in settings.providers.items():
@@ -83,16 +93,6 @@ async def _fetch_models(name: str, settings: ProviderSettings) -> tuple[str, ...
         return await client.fetch_models()
     finally:
         await client.aclose()
-
-
-SEVERITY_LABELS = {
-    FindingSeverity.OK: "ok",
-    FindingSeverity.ADVICE: "advice",
-    FindingSeverity.BROKEN: "BROKEN",
-}
-INDENT = 8
-NARROWEST, WIDEST = 60, 110
-"""The least and the most columns of the text."""
 
 
 def run(serve_options: ServeOptions, load: bool, as_json: bool) -> int:

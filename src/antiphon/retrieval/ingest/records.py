@@ -12,6 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from antiphon.retrieval.ingest.documents import build_refusal
 
+DELIMITERS = (",", ";", "\t", "|")
+
+SAMPLE = 65_536
+"""The delimiter is searched in this many first characters."""
+
+MAX_FIELD = 1 << 30
+"""The most characters of one CSV field. It is above the limit of the file, so it never applies."""
+
 
 def format_row(cells: Sequence[str]) -> str:
     """Returns one line of a Markdown table. Escapes bars, and joins the lines of a cell."""
@@ -46,15 +54,6 @@ def format_record(names: Sequence[str], cells: Sequence[str]) -> str:
         if value := cell.strip():
             lines.append(f"{name or f'column {position + 1}'}: {value}")
     return "\n".join(lines)
-
-
-DELIMITERS = (",", ";", "\t", "|")
-
-SAMPLE = 65_536
-"""The delimiter is searched in this many first characters."""
-
-MAX_FIELD = 1 << 30
-"""The most characters of one CSV field. It is above the limit of the file, so it never applies."""
 
 
 class Members(list[tuple[str, object]]):

@@ -57,6 +57,23 @@ contain the words. `ts_rank` of one word is the sum of 1 / i² over its occurren
 grows approximately as BM25's factor does."""
 
 
+LEAST_EXPLORED = 100
+MOST_EXPLORED = 1000
+"""The least and the most vectors that HNSW explores (`hnsw.ef_search`). pgvector allows no more."""
+
+EXPLORED_PER_HIT = 2
+"""How many vectors HNSW explores for each hit."""
+
+FIND_NEAREST = """
+SELECT id, -(value {product} CAST(:vector AS {vector_type})) AS similarity FROM {vectors}
+WHERE ready {document_condition} ORDER BY {order} LIMIT {depth}
+"""
+BY_INDEX = "value {product} CAST(:vector AS {vector_type})"
+BY_COMPARISON = "(value {product} CAST(:vector AS {vector_type})) + 0, id"
+"""The orders of FIND_NEAREST: by the HNSW index, or by a comparison of all vectors. PostgreSQL compares all
+vectors for the second expression, because no index has it."""
+
+
 def encode_words(title: str, text: str) -> tuple[str, int]:
     """Returns the words of a chunk in the notation of tsvector, and the number of words. The positions of a
     word only say how often the chunk contains it."""
@@ -158,23 +175,6 @@ def format_number_condition(column: str, numbers: Sequence[int]) -> str:
     """Returns the SQL condition that a column has one of these numbers. The numbers are part of the
     statement, so that PostgreSQL considers them in its plan."""
     return f"{column} = ANY (ARRAY[{', '.join(map(str, numbers))}]::bigint[])"
-
-
-LEAST_EXPLORED = 100
-MOST_EXPLORED = 1000
-"""The least and the most vectors that HNSW explores (`hnsw.ef_search`). pgvector allows no more."""
-
-EXPLORED_PER_HIT = 2
-"""How many vectors HNSW explores for each hit."""
-
-FIND_NEAREST = """
-SELECT id, -(value {product} CAST(:vector AS {vector_type})) AS similarity FROM {vectors}
-WHERE ready {document_condition} ORDER BY {order} LIMIT {depth}
-"""
-BY_INDEX = "value {product} CAST(:vector AS {vector_type})"
-BY_COMPARISON = "(value {product} CAST(:vector AS {vector_type})) + 0, id"
-"""The orders of FIND_NEAREST: by the HNSW index, or by a comparison of all vectors. PostgreSQL compares all
-vectors for the second expression, because no index has it."""
 
 
 def encode_vector(halves: bytes) -> str:

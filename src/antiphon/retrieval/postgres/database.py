@@ -36,6 +36,21 @@ FORBIDDEN_MESSAGE = (
 )
 
 
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""Attempts of a write that collides with other transactions."""
+
+COLLISION_STATES = ("40P01", "40001")
+"""PostgreSQL's codes for a transaction that collided with another one. It can be tried again."""
+
+MISSING_RELATION_STATES = ("42P01", "42703")
+"""PostgreSQL's codes if a relation was dropped during the call."""
+
+DISK_FULL_STATES = ("53100", "53400")
+"""PostgreSQL's codes for a full disk."""
+
+
 class Pgvector(Struct, frozen=True):
     """The extension of one database."""
 
@@ -113,21 +128,6 @@ def require_installable(connection: Connection) -> None:
     if connection.execute(available).first() is None:
         server_version = connection.execute(sa.text("SHOW server_version_num")).scalar_one()
         raise KnowledgeUnavailable(MISSING_MESSAGE.format(major=int(server_version) // 10_000))
-
-
-T = TypeVar("T")
-
-ATTEMPTS = 5
-"""Attempts of a write that collides with other transactions."""
-
-COLLISION_STATES = ("40P01", "40001")
-"""PostgreSQL's codes for a transaction that collided with another one. It can be tried again."""
-
-MISSING_RELATION_STATES = ("42P01", "42703")
-"""PostgreSQL's codes if a relation was dropped during the call."""
-
-DISK_FULL_STATES = ("53100", "53400")
-"""PostgreSQL's codes for a full disk."""
 
 
 class Transactions(Protocol):

@@ -35,6 +35,21 @@ WHERE coalesce(document.state, 'ready') = 'ready'
 JOIN_VECTORS = "LEFT JOIN {vectors} AS vector ON vector.id = chunk.id"
 
 
+DOCUMENT = """
+SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
+updated_at, ARRAY(
+    SELECT batch.number FROM {batches} AS batch WHERE batch.document = documents.number ORDER BY 1
+) AS batches
+FROM {documents} AS documents WHERE owner = :owner
+"""
+
+LONGEST_ERROR = 1000
+"""The most characters of a stored error or warning."""
+
+MOST_WARNINGS = 100
+"""The most stored warnings of a document."""
+
+
 def encode_text(text: str) -> str:
     """Returns a text in the form that is stored. It has no NUL, which PostgreSQL does not accept in text."""
     return text.replace("\x01", "\x01.").replace("\0", "\x01:")
@@ -235,21 +250,6 @@ def _delete_search_rows(rows: TableRows, where: str) -> None:
     rows.execute("DELETE FROM {words} WHERE {where}", where=where)
     if rows.settings.dimensions:
         rows.execute("DELETE FROM {vectors} WHERE {where}", where=where)
-
-
-DOCUMENT = """
-SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
-updated_at, ARRAY(
-    SELECT batch.number FROM {batches} AS batch WHERE batch.document = documents.number ORDER BY 1
-) AS batches
-FROM {documents} AS documents WHERE owner = :owner
-"""
-
-LONGEST_ERROR = 1000
-"""The most characters of a stored error or warning."""
-
-MOST_WARNINGS = 100
-"""The most stored warnings of a document."""
 
 
 def begin_document(change: TableWrite, document: DocumentInput, id_: str) -> DocumentInfo:

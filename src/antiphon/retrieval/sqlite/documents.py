@@ -27,6 +27,18 @@ FROM chunk JOIN document ON number = chunk.document LEFT JOIN vector ON vector.i
 """
 
 
+DOCUMENT = """
+SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
+updated_at FROM document
+"""
+
+LONGEST_ERROR = 1000
+"""The most characters of a stored error or warning."""
+
+MOST_WARNINGS = 100
+"""The most stored warnings of a document."""
+
+
 def insert_chunks(change: TableChange, document: int, chunks: Sequence[ReadyChunk]) -> range:
     """Adds chunks to a document, but not to the full-text index. Returns their ids, which are also their
     positions."""
@@ -203,18 +215,6 @@ def _drop_rows(change: TableChange, where: str, value: object) -> None:
             (ids_json,),
         )
     change.removed_ids += ids
-
-
-DOCUMENT = """
-SELECT number, id, name, digest, media_type, bytes, chunks, state, error, progress, warnings, created_at,
-updated_at FROM document
-"""
-
-LONGEST_ERROR = 1000
-"""The most characters of a stored error or warning."""
-
-MOST_WARNINGS = 100
-"""The most stored warnings of a document."""
 
 
 def begin_document(change: TableChange, document: DocumentInput, id_: str) -> DocumentInfo:

@@ -25,6 +25,16 @@ MOST_JSON = 64 << 20
 """The most bytes of one JSON file. A tokenizer.json with 120,000 pieces has eight million."""
 
 
+ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
+"""Types in which llama.cpp's converters write adapters."""
+
+WINDOW = 1 << 22
+"""The most bytes of one read."""
+
+Q8_0_BLOCK = 34
+"""Bytes of a Q8_0 block: an F16 scale, then 32 numbers of one byte."""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Reads the object in a file. Raises ModelFileError."""
     value = _read_value(path)
@@ -108,16 +118,6 @@ def _to_float32(number_format: str, data: bytes) -> Tensor | None:
         if number_format in FORMATS
         else None
     )
-
-
-ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
-"""Types in which llama.cpp's converters write adapters."""
-
-WINDOW = 1 << 22
-"""The most bytes of one read."""
-
-Q8_0_BLOCK = 34
-"""Bytes of a Q8_0 block: an F16 scale, then 32 numbers of one byte."""
 
 
 def check_matrices(path: Path, name: str) -> None:
