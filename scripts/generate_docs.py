@@ -6,7 +6,7 @@ python scripts/generate_docs.py [--check]
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -15,13 +15,14 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from antiphon.cli.main import HelpGroup, app
-from antiphon.dialects.common.field_table import FieldSupport, Need, RequestField
-from antiphon.dialects.common.fields import FIELDS, FieldScope
+from antiphon.dialects.common.field_table import FieldSupport, RequestField
+from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
 from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
 from antiphon.dialects.empower.fields import FIELD_TABLE as EMPOWER_FIELDS
 from antiphon.dialects.fireworks.fields import FIELD_TABLE as FIREWORKS_FIELDS
 from antiphon.dialects.jamai.fields import FIELD_TABLE as JAMAI_FIELDS
 from antiphon.dialects.sgp.fields import FIELD_TABLE as SGP_FIELDS
+from antiphon.domain.fields import EXPLANATIONS, Need
 from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
 from antiphon.engines.vllm.translation import ModelLimits, build_state, needs_antiphon_sampler
@@ -178,7 +179,7 @@ def build_api_page() -> str:
     ]
     described: dict[Described, str] = {}
     for scope in FieldScope:
-        fields = [field for field in FIELDS if scope in field.scopes]
+        fields = FIELD_TABLE.tables[scope].values()
         lines += ["", f"## `{scope}`", "", *_link_described(fields, described)]
         link = f"[`{scope}`](#{SLUG.sub('', scope).replace(' ', '-')})"
         described |= {_identify(field): link for field in fields if _identify(field) not in described}
@@ -217,7 +218,8 @@ FEWEST_LINKED = 3
 
 def _describe_v1() -> dict[Described, str]:
     """Returns the link to each field that api.md describes."""
-    return {_identify(field): "[`/v1`](api.md)" for field in FIELDS}
+    fields = (field for table in FIELD_TABLE.tables.values() for field in table.values())
+    return {_identify(field): "[`/v1`](api.md)" for field in fields}
 
 
 def build_parameters_page() -> str:
@@ -232,21 +234,20 @@ def build_parameters_page() -> str:
     ]
     for page in PAGES:
         lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_build_page_section(page)]
-    page_endpoints = {page.served_at for page in PAGES}
-    for dialect in dict.fromkeys(page.dialect for page in PAGES):
-        for endpoint, table in FIELD_TABLES[dialect].tables.items():
-            if endpoint not in page_endpoints:
-                lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), page_endpoints)]
+    for page in PAGES:
+        tables = FIELD_TABLES[page.dialect].tables
+        on_page = {_identify(field) for field in tables[page.served_at].values()}
+        for endpoint, table in tables.items():
+            if endpoint != page.served_at:
+                lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), on_page)]
     return "\n".join(lines) + "\n"
 
 
-def _build_unpaged_section(fields: Iterable[RequestField], page_endpoints: set[str]) -> list[str]:
-    """Builds the section of an object that no product page has. Only names the
-    fields that a page also has."""
+def _build_unpaged_section(fields: Iterable[RequestField], on_page: Collection[Described]) -> list[str]:
+    """Builds the section of an object that no product page has. Only names the fields that the dialect's page
+    also has."""
     fields = list(fields)
-    fields_on_pages = [
-        field for field in fields if any(endpoint in page_endpoints for endpoint in field.scopes)
-    ]
+    fields_on_pages = [field for field in fields if _identify(field) in on_page]
     lines = ["The product's pages do not list this.", ""]
     if fields_on_pages:
         names = ", ".join(f"`{field.name}`" for field in fields_on_pages)
@@ -314,12 +315,12 @@ def _explain_needs() -> list[str]:
         'The column "needs" has what a field needs. A model without this refuses the field by name:',
         "",
     ]
-    return [*lines, *(f"- {need}: {need.explanation}" for need in Need if need is not Need.NOTHING)]
+    return [*lines, *(f"- {need}: {explanation}" for need, explanation in EXPLANATIONS.items())]
 
 
 def _format_need(row: RequestField) -> str:
     """Formats what a field needs; empty if every engine supports it."""
-    return "" if row.needs is Need.NOTHING or row.support is not FieldSupport.SUPPORTED else row.needs
+    return "" if row.need is Need.NOTHING else row.need
 
 
 def build_metrics_page() -> str:

@@ -42,6 +42,7 @@ BORDERS = {
     "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
+        "antiphon.domain.fields",
         "antiphon.domain.values",
         "antiphon.cli.client",
         "antiphon.cli.price_import",

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.fields import FIELDS, TABLES, EmpowerScope
+from antiphon.dialects.empower.fields import OTHERS, TABLES, EmpowerScope
 from antiphon.domain.messages import Role, ToolChoice
 from antiphon.domain.request import ConstraintKind
 from antiphon.errors import (
@@ -181,7 +181,7 @@ def test_biases_are_refused_in_the_pages_words_and_none_is_fine():
 
 
 @pytest.mark.parametrize(
-    "field", [field for field in FIELDS if field.support is FieldSupport.REFUSED], ids=str
+    "field", [field for field in OTHERS if field.support is FieldSupport.REFUSED], ids=str
 )
 def test_table_refusals_name_the_field_unless_it_changes_nothing(field):
     error = refused(**{field.name: "surprise"})

@@ -5,15 +5,16 @@ import json
 from jsonschema import Draft202012Validator
 
 from antiphon.dialects.common.field_table import FieldSupport
+from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import build_operation, name_schema
 from antiphon.dialects.fireworks.dialect import (
     EXAMPLES,
-    REQUESTS,
     SCHEMA_PREFIX,
     Fireworks,
     FireworksChatCompletions,
     FireworksCompletions,
 )
+from antiphon.dialects.fireworks.fields import FIELD_TABLE
 from antiphon.dialects.openai.dialect import OpenAI
 
 DIALECT = Fireworks()
@@ -37,8 +38,10 @@ def test_references_resolve_and_names_belong_to_one_dialect():
 
 
 def test_every_field_of_the_tables_is_told():
-    for name, table in REQUESTS.items():
-        schema = DESCRIBED.schemas[name_schema(name, SCHEMA_PREFIX)]
+    shared = {name_schema(name, SCHEMA_PREFIX): table for name, table in OPENAI.schemas.items()}
+    tables = {**shared, **FIELD_TABLE.schemas}
+    for name in tables.keys() & DESCRIBED.schemas.keys():
+        schema, table = DESCRIBED.schemas[name], tables[name]
         assert schema["additionalProperties"] is False
         for field in table.values():
             if field.support is FieldSupport.REFUSED:

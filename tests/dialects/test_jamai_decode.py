@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import GenerationCall
-from antiphon.dialects.jamai.decode import OPTIONAL, decode_chat, decode_embeddings, decode_rerank
+from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, Overflow
 from antiphon.errors import InvalidValue, MissingParameter, UnknownParameter
@@ -60,7 +60,8 @@ def test_a_bare_chat_has_the_pages_defaults():
     assert (sampling.temperature, sampling.top_p, output.max_tokens) == (0.2, 0.6, 2048)
     assert (output.choices, output.overflow, output.is_default_max_tokens) == (1, Overflow.SHORTEN, True)
     assert call.request.model == "" and call.include_usage and not call.stream
-    assert call.request.optional == OPTIONAL and call.ignored == ()
+    optional = "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort"
+    assert call.request.optional == {*optional.split(), "thinking_budget"} and call.ignored == ()
 
 
 def test_what_the_client_sends_by_itself_asks_for_nothing_more():

@@ -5,10 +5,10 @@ import json
 from jsonschema import Draft202012Validator
 
 from antiphon.dialects.common.field_table import FieldSupport
-from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.fields import FIELD_TABLE
 from antiphon.dialects.common.openapi_schemas import build_operation
 from antiphon.dialects.openai import tokens
-from antiphon.dialects.openai.dialect import REQUESTS, OpenAI, OpenAIChatCompletions, OpenAICompletions
+from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 
 DIALECT = OpenAI()
@@ -32,10 +32,10 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere():
 
 
 def test_every_field_of_the_table_is_told():
-    for name, place in REQUESTS.items():
+    for name, table in FIELD_TABLE.schemas.items():
         schema = DESCRIBED.schemas[name]
         assert schema["additionalProperties"] is False
-        for field in TABLES[place].values():
+        for field in table.values():
             if field.support is FieldSupport.REFUSED:
                 assert schema["x-antiphon-refused"][field.name]["says"] == field.description
             else:

@@ -1,6 +1,7 @@
 """The table of fields: complete against OpenAI's own client, at one with the wire types, and obeyed."""
 
 import typing
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -8,10 +9,9 @@ from openai.types import completion_create_params as text_reference
 from openai.types import embedding_create_params as embedding_reference
 from openai.types.chat import completion_create_params as chat_reference
 
-from antiphon.dialects.common import request_types
-from antiphon.dialects.common.field_table import FieldReport, FieldSupport
-from antiphon.dialects.common.fields import FIELDS, TABLES, FieldScope, filter_fields
-from antiphon.dialects.openai import dialect, embeddings, tokens
+from antiphon.dialects.common.field_table import FieldReport, FieldSupport, FieldTable, declare_echoed
+from antiphon.dialects.common.fields import OTHERS, SHAPES, TABLES, FieldScope, filter_fields
+from antiphon.domain import fields
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {
@@ -24,27 +24,6 @@ REFERENCE = {
         text_reference.CompletionCreateParamsStreaming,
     ),
     FieldScope.EMBEDDINGS: (embedding_reference.EmbeddingCreateParams,),
-}
-SHAPES: dict[FieldScope, type[msgspec.Struct]] = {
-    FieldScope.CHAT: request_types.ChatCompletionRequest,
-    FieldScope.TEXT: request_types.CompletionRequest,
-    FieldScope.MESSAGE: request_types.ChatMessage,
-    FieldScope.PART: request_types.TextPart,
-    FieldScope.REFUSAL: request_types.RefusalPart,
-    FieldScope.IMAGE: request_types.ImageUrlPart,
-    FieldScope.IMAGE_URL: request_types.ImageUrlShape,
-    FieldScope.AUDIO: request_types.InputAudioPart,
-    FieldScope.INPUT_AUDIO: request_types.InputAudioShape,
-    FieldScope.TOOL: request_types.ToolShape,
-    FieldScope.FUNCTION: request_types.Function,
-    FieldScope.CALL: request_types.MessageToolCall,
-    FieldScope.CALLED: request_types.CalledFunction,
-    FieldScope.STREAM: request_types.StreamOptions,
-    FieldScope.EMBEDDINGS: embeddings.EmbeddingsRequest,
-    FieldScope.TOKENIZE: tokens.TokenizeRequest,
-    FieldScope.DETOKENIZE: tokens.DetokenizeRequest,
-    FieldScope.LOAD: dialect.LoadAdapterRequest,
-    FieldScope.UNLOAD: dialect.UnloadAdapterRequest,
 }
 REFUSED = [
     (place, field)
@@ -64,23 +43,43 @@ def test_every_field_of_the_reference_has_a_standing(place):
     assert known - TABLES[place].keys() == set()
 
 
-@pytest.mark.parametrize("place", SHAPES)
-def test_the_wire_type_takes_what_the_table_takes(place):
-    shape = SHAPES[place]
-    taken = {field.name for field in msgspec.structs.fields(shape)}
-    taken |= {tag} if (tag := shape.__struct_config__.tag_field) else set()
-    opaque = {field.name for field in TABLES[place].values() if field.opaque}
-    assert not taken & opaque
-    assert taken | opaque == names(place, FieldSupport.SUPPORTED, FieldSupport.IGNORED)
+class WithUndescribed(msgspec.Struct):
+    """A wire type with a field that nothing describes."""
+
+    temperature: fields.Temperature = None
+    mood: str | None = None
 
 
-def test_no_field_stands_twice_in_one_place():
+def test_a_field_of_a_wire_type_without_a_description_stops_the_start() -> None:
+    with pytest.raises(TypeError, match=r"WithUndescribed\.mood"):
+        FieldTable({"place": WithUndescribed}, (), endpoints=())
+    table = FieldTable({"place": WithUndescribed}, declare_echoed({"place"}, "of an answer", "mood"), ())
+    supports = {name: field.support for name, field in table.tables["place"].items()}
+    assert supports == {"mood": FieldSupport.IGNORED, "temperature": FieldSupport.SUPPORTED}
+
+
+class WithOwnWords(msgspec.Struct):
+    """A wire type that describes a field of all dialects in its own words."""
+
+    top_k: Annotated[fields.TopK, "At most 128."] = None
+
+
+def test_a_field_in_own_words_keeps_its_need_and_its_range() -> None:
+    field = FieldTable({"place": WithOwnWords}, (), ()).tables["place"]["top_k"]
+    assert (field.description, field.need) == ("At most 128.", fields.Need.TOKENS)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"top_k": -2}, WithOwnWords)
+
+
+def test_no_field_is_listed_that_a_wire_type_describes() -> None:
     for place in FieldScope:
-        assert len([field for field in FIELDS if place in field.scopes]) == len(TABLES[place])
+        listed = [field.name for field in OTHERS if place in field.scopes]
+        assert len(listed) == len(set(listed))
+        assert set(SHAPES[place].__struct_fields__).isdisjoint(listed)
 
 
 def test_few_fields_are_ignored_and_each_says_why():
-    ignored = [field for field in FIELDS if field.support is FieldSupport.IGNORED]
+    ignored = [field for field in OTHERS if field.support is FieldSupport.IGNORED]
     assert all(field.opaque for field in ignored)
     echoing = frozenset({FieldScope.MESSAGE, FieldScope.SPEECH, FieldScope.CALL, FieldScope.CALLED})
     assert all(field.scopes <= echoing for field in ignored)

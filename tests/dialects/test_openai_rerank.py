@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.base import RerankCall, ResponseMeta
-from antiphon.dialects.openai.rerank import MAX_DOCUMENTS, Rerank
+from antiphon.dialects.common.request_types import MAX_RANKED
+from antiphon.dialects.openai.rerank import Rerank
 from antiphon.domain.request import Ranking, RerankRequest
 from antiphon.errors import (
     AntiphonError,
@@ -67,7 +68,7 @@ def test_top_n_and_the_documents_texts_act() -> None:
         ({"documents": ["a", ""]}, InvalidValue, "documents[1]"),
         ({"documents": [{"text": ""}]}, InvalidValue, "documents[0]"),
         ({"documents": [{"title": "a"}]}, AntiphonError, None),
-        ({"documents": ["a"] * (MAX_DOCUMENTS + 1)}, InvalidValue, "documents"),
+        ({"documents": ["a"] * (MAX_RANKED + 1)}, InvalidValue, "documents"),
         ({"top_n": 0}, InvalidValue, "top_n"),
         ({"max_tokens_per_doc": 0}, InvalidValue, "max_tokens_per_doc"),
         ({"rank_fields": ["title"]}, UnsupportedParameter, "rank_fields"),

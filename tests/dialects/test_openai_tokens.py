@@ -5,9 +5,9 @@ import json
 import pytest
 
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, PromptTokens, TokenizeCall
-from antiphon.dialects.common.request_types import MAX_IDS
 from antiphon.dialects.openai import tokens
 from antiphon.dialects.openai.dialect import OpenAIModels, decode_text
+from antiphon.domain.fields import MAX_IDS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue

@@ -15,9 +15,7 @@ from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_c
 from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.messages import build_conversation, build_messages, read_reasoning
 from antiphon.dialects.common.request_types import (
-    INT32_MAX,
     LARGEST_BIAS,
-    LONGEST_TAG,
     MAX_SEQUENCES,
     BodyShape,
     ChatCompletionRequest,
@@ -29,6 +27,7 @@ from antiphon.dialects.common.request_types import (
 from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import read_tools
 from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
+from antiphon.domain.fields import INT32_MAX, LONGEST_TAG
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.memory import (
     MEMORY_FIELD,

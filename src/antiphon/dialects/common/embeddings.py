@@ -16,8 +16,8 @@ from antiphon.dialects.base import (
     Services,
 )
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers
-from antiphon.dialects.common.request_types import MAX_IDS
 from antiphon.domain.context import Origin
+from antiphon.domain.fields import MAX_IDS
 from antiphon.domain.request import Embeddings, RawPrompt
 from antiphon.errors import InvalidValue
 

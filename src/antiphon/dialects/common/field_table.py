@@ -1,5 +1,7 @@
 """Tables of the known fields of a dialect. A field is supported, ignored for a reason, or refused.
 
+The supported fields are those of the wire types that have a description. The others are listed.
+
 A refused field is accepted with a value that means the default behaviour (`accepted_values`). A field in no
 table is unknown and refused. Null always means absent. Each dialect has one table. Decoding uses it, and the
 docs and the OpenAPI document contain it.
@@ -8,115 +10,23 @@ docs and the OpenAPI document contain it.
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from inspect import get_annotations
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from antiphon.dialects.common.strict_json import MAX_SHOWN_KEY, sanitize_key
+from antiphon.domain.fields import Need
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
 
 INDEX = re.compile(r"\[\d+\]")
 
 
-class Need(StrEnum):
-    """The part of an engine or a model that a supported field needs. If the model lacks it, the server
-    refuses the field by name."""
-
-    NOTHING = "every engine"
-    TOKENS = "a token engine"
-    CONSTRAINTS = "an engine with constraints"
-    TEMPLATE = "a chat template"
-    REASONING = "a model that reasons"
-    ADAPTERS = "an engine that takes adapters"
-    EMBEDDING = "an embedding model"
-    VISION = "a model that takes images"
-    HEARING = "a model that takes recordings"
-    SPEECH = "a model that speaks"
-    PREDICTIONS = "a model that takes predictions"
-    VENDOR = "a vendor's model"
-
-    @property
-    def explanation(self) -> str:
-        """The need as a sentence for the docs."""
-        return _EXPLANATIONS[self]
-
-
-_EXPLANATIONS: Mapping[Need, str] = {
-    Need.NOTHING: "every model.",
-    Need.TOKENS: "a local model. A vendor's model takes the fields that its vendor supports.",
-    Need.CONSTRAINTS: "a local model. A vendor's model takes the fields that its vendor enforces.",
-    Need.TEMPLATE: "the model's own, or the request's if `chat_template` is allowed.",
-    Need.REASONING: "a model whose chat template marks its reasoning.",
-    Need.ADAPTERS: "a local model.",
-    Need.EMBEDDING: "a model that makes vectors and no text.",
-    Need.VISION: "a vendor's model with `image` in the modalities of its profile. "
-    "Local models take only text.",
-    Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
-    Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
-    Need.PREDICTIONS: "a local model on llama.cpp without `exact`, or a model of a provider that "
-    "supports the field.",
-    Need.VENDOR: "a model of a provider that supports the field. The row says whether local models refuse "
-    "or ignore it.",
-}
-
-_NAMES: Mapping[Need, str] = {
-    Need.TOKENS: "top_k min_p typical_p repetition_penalty logit_bias mirostat_target mirostat_lr min_tokens "
-    "ignore_eos allowed_token_ids stop_token_ids cache_salt echo suffix best_of logprobs top_logprobs "
-    "prompt_logprobs skip_special_tokens spaces_between_special_tokens add_special_tokens "
-    "include_stop_str_in_output bad_words "
-    "truncate_prompt_tokens truncation_side logprob_token_ids "
-    "return_token_ids return_tokens_as_token_ids return_token_strs tokens priority "
-    "prompt_cache_isolation_key context_length_exceeded_behavior echo_last",
-    Need.CONSTRAINTS: "response_format guided_json guided_regex guided_choice guided_grammar "
-    "guided_whitespace_pattern guided_decoding_backend structured_outputs tool_choice "
-    "parallel_tool_calls strict",
-    Need.TEMPLATE: "messages tools add_generation_prompt continue_final_message chat_template "
-    "chat_template_kwargs documents",
-    Need.REASONING: "reasoning_effort include_reasoning include_thinking thinking_token_budget thinking "
-    "reasoning_history thinking_budget",
-    Need.ADAPTERS: "lora_name lora_path load_inplace base_model_name model_name model_source hf_revision "
-    "hf_token",
-    Need.EMBEDDING: "input encoding_format dimensions",
-    Need.VISION: "images image_url detail",
-    Need.HEARING: "input_audio data format",
-    Need.SPEECH: "modalities audio",
-    Need.PREDICTIONS: "prediction speculation",
-    Need.VENDOR: "cache_control verbosity service_tier prompt_cache_key thinking_blocks extra_content",
-}
-
-NEEDS: Mapping[str, Need] = {name: need for need, names in _NAMES.items() for name in names.split()}
-"""The need of each field. Other fields need nothing."""
-
-END_USER = "The end user, for the records of usage. Ignored without keys."
-TAGS = "Up to 16 pairs of texts, of 64 and 512 characters, for the records of usage. Ignored without keys."
-"""The meaning of two fields that are the same in every dialect."""
-
-SERVICE_TIER = (
-    "The vendor's class of service: flex, priority. A local model refuses values other than auto and default."
-)
-CACHE_KEY = (
-    "A hint for a vendor's cache: requests with the same key have prompts with the same "
-    "beginning. Local models ignore it, because they find cached prefixes themselves."
-)
-
-MEMORY = (
-    "Which part of the conversation the model sees: an object of `name` and its parameters. "
-    "The strategies are last_k, last_tokens, summary and relevant (memory.md). The header "
-    "x-antiphon-memory counts what was left out."
-)
 NO_MEMORY = "a text completion has no messages to choose from; send messages to chat/completions"
-
-RETRIEVAL = (
-    "The knowledge table to answer from: `table_id`, `k` (3) and other fields (retrieval.md)."
-    " The answer's `references` show what the model saw."
-)
 NO_RETRIEVAL = "a text completion has no question; send messages to chat/completions"
-
-SUFFIX = (
-    "The text after the completion: a model with `infill` in its profile fills the middle. "
-    "Local models refuse it together with token ids, echo and truncate_prompt_tokens. An "
-    "empty text counts as none."
-)
 
 MOST_NAMES = 32
 """The most fields in `x-antiphon-ignored`. With names of 64 characters the header has 2 KB."""
@@ -144,11 +54,8 @@ class RequestField:
     """Accepted values of a refused field. They mean the default behaviour."""
     opaque: bool = False
     """Whether the field is removed before decoding, whatever its value is."""
-
-    @property
-    def needs(self) -> Need:
-        """The part of an engine or a model that the field needs."""
-        return NEEDS.get(self.name, Need.NOTHING)
+    need: Need = Need.NOTHING
+    """The part of an engine or a model that the field needs."""
 
 
 def declare_supported(scopes: Iterable[str], **description: str) -> tuple[RequestField, ...]:
@@ -200,18 +107,48 @@ class FieldReport:
         return (*names[:MOST_NAMES], *omission_note)
 
 
+def _list_described(shape: type[Struct], scope: str, others: Collection[str]) -> Iterator[RequestField]:
+    """Yields the fields of a wire type: first its own, then inherited ones. Raises TypeError for a field that
+    has no description and is not one of the `others`."""
+    fields = {field.name: field for field in msgspec.structs.fields(shape)}
+    for name in dict.fromkeys(name for each in shape.__mro__ for name in get_annotations(each)):
+        if name not in fields or fields[name].encode_name in others:
+            continue
+        description, need = "", Need.NOTHING
+        for item in getattr(fields[name].type, "__metadata__", ()):
+            if isinstance(item, Need):
+                need = item
+            elif isinstance(item, str):
+                description = item
+        if not description:
+            raise TypeError(f"{shape.__name__}.{name} has no description")
+        scopes = frozenset({scope})
+        yield RequestField(fields[name].encode_name, scopes, FieldSupport.SUPPORTED, description, need=need)
+
+
 class FieldTable:
     """The field tables of one dialect, by object."""
 
     def __init__(
-        self, fields: Iterable[RequestField], scopes: Iterable[str], endpoints: tuple[str, ...]
+        self,
+        shapes: Mapping[str, type[Struct] | None],
+        others: Sequence[RequestField],
+        endpoints: tuple[str, ...],
     ) -> None:
-        """`endpoints`: the scopes that are endpoints. The error for a field that another endpoint has names
-        this endpoint."""
-        all_fields = tuple(fields)
-        self.tables: Mapping[str, Table] = {
-            scope: {field.name: field for field in all_fields if scope in field.scopes} for scope in scopes
+        """`shapes`: the wire type of each object; None if all of its fields are in `others`. `others`: the
+        ignored and refused fields, and those of no wire type. `endpoints`: the scopes that are endpoints. The
+        error for a field that another endpoint has names this endpoint."""
+        self.tables: dict[str, Table] = {}
+        for scope, shape in shapes.items():
+            listed = {field.name: field for field in others if scope in field.scopes}
+            supported = [field for field in listed.values() if field.support is FieldSupport.SUPPORTED]
+            if shape is not None:
+                supported += _list_described(shape, scope, listed)
+            self.tables[scope] = {field.name: field for field in supported} | listed
+        self.schemas: Mapping[str, Table] = {
+            shape.__name__: self.tables[scope] for scope, shape in shapes.items() if shape is not None
         }
+        """The tables by the names of the wire types, for the OpenAPI document."""
         self._endpoints = endpoints
 
     def filter(

@@ -24,14 +24,14 @@ def build_schemas(
     """Builds the schemas of wire types and of all types that they contain.
 
     A schema has the name of its type. `prefix` is added unless the type's name starts with it. `tables` and
-    `examples`: the field table and a valid body, by the type's name.
+    `examples`: field tables and valid bodies, by the type's name.
     """
     _, schemas = _build_components(shapes, prefix)
     for name, schema in schemas.items():
         if "title" in schema:
             schema["title"] = name.removeprefix(prefix)
-    for name, table in tables.items():
-        _annotate(schemas[name], table)
+    for name in schemas.keys() & tables.keys():
+        _annotate(schemas[name], tables[name])
     for name, example in examples.items():
         schemas[name]["examples"] = [example]
     return {name_schema(name, prefix): schema for name, schema in schemas.items()}

@@ -1,17 +1,17 @@
-"""The JSON types of OpenAI's requests, with ranges.
+"""The JSON types of OpenAI's requests: their fields, with ranges and meanings.
 
-Requests are decoded by these types, and the OpenAPI document is built from them. `fields` lists the other
-known fields, which are ignored or refused.
+Requests are decoded by these types. The tables of fields, the docs and the OpenAPI document are made from
+them. `fields` lists the other known fields, which are ignored or refused.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-# --- limits, each with its reason ---------------------------------------------------------------------------
+from antiphon.domain import fields
+from antiphon.domain.fields import MAX_IDS, Name, Need, NonNegativeInt, PositiveInt, TokenId
 
-MAX_CHOICES = 128
-"""The most choices of one prompt. OpenAI has the same limit."""
+# --- limits, each with its reason ---------------------------------------------------------------------------
 
 MAX_SEQUENCES = 256
 """The most sequences of one request: prompts times choices. No engine runs as many at once, and they fit the
@@ -20,39 +20,8 @@ memory."""
 MAX_MESSAGES = 4096
 """The most messages of one conversation. A context of 32,768 tokens with a word in each message has fewer."""
 
-MAX_STOPS = 4
-"""The most stop texts of one request. OpenAI has the same limit."""
-
-MAX_STOP_LENGTH = 1024
-"""The most characters of one stop text. The detokenizer delays as many characters of every stream."""
-
-MAX_STOP_TOKENS = 128
-"""The most stop token ids of one request. Every step of every sequence is compared with them."""
-
-MAX_LOGPROB_TOKENS = 128
-"""The most tokens whose log-probabilities a caller can request. vLLM has the same limit."""
-
-MAX_CANDIDATES = 20
-"""The largest value of `best_of`. OpenAI has the same limit."""
-
-MAX_BAD_WORDS = 128
-"""The most forbidden words of one request. Each word is tokenized twice, and compared at every step."""
-
-MAX_BIASES = 1024
-"""The most tokens of one logit bias. Each token costs time at every step of every sequence."""
-
-MAX_SALT = 256
-"""The most characters of a cache salt."""
-
 LARGEST_BIAS = 100.0
 """The largest logit bias, positive or negative. OpenAI has the same limit."""
-
-MAX_IDS = 1 << 20
-"""The most items of one list of token ids. The longest contexts have as many, and a longer list would delay
-other requests."""
-
-MAX_NAME = 256
-"""The most characters of a model's or speaker's name."""
 
 MAX_TOOLS = 128
 """The most tools of one conversation. OpenAI has the same limit."""
@@ -65,25 +34,6 @@ MAX_CALLS = 128
 MAX_BLOCKS = 1024
 """The most blocks of reasoning of one message."""
 
-MAX_TEMPLATE = 100_000
-"""The most characters of a request's chat template. The longest template of the known models has 30,000."""
-
-MAX_VALUES = 64
-"""The most values that a request can pass to a chat template."""
-
-MAX_DOCUMENTS = 1024
-"""The most documents of one conversation. Most contexts with a paragraph in each document have fewer."""
-
-LONGEST_USER = 512
-"""The most characters of an end user's name. Any email address is shorter, and the name is stored with each
-request."""
-
-LONGEST_CACHE_KEY = 1024
-"""The most characters of a prompt cache key. Routes are chosen by it, and vendors accept fewer."""
-
-MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
-"""The most pairs of `metadata`, and the most characters of a key and of a value. The bounds are OpenAI's."""
-
 MOST_EXTRA_PARAMS = 64
 """The most fields that a caller adds to a vendor's body."""
 
@@ -91,44 +41,29 @@ MOST_EXTRA_HEADERS, LONGEST_HEADER = 16, 1024
 """The most headers that a caller adds to a vendor's request, and the most characters of each value. All of
 them together fit the 32 KB that common servers allow."""
 
-INT32_MAX = 2**31 - 1
+MOST_CHUNKS = 1024
+"""The most chunks of a search. JamAI has the same limit."""
+
+MAX_RANKED = 1000
+"""The most documents of one ranking, as Cohere recommends."""
+
+LONGEST_PATH = 4096
+"""The most characters of a path, which is the system's limit in bytes."""
+
+MARK = (
+    "{type: ephemeral}, with an optional ttl of 5m or 1h. Vendors such as Anthropic keep "
+    "the prompt up to this mark for later requests. Other models ignore it. The mark "
+    "comes after"
+)
+
+MAX_TOKENS = (
+    "Most tokens of one choice. By default a chat can use the rest of the context, and a text"
+    " completion gets 16. 0 is accepted only with echo in a text completion."
+)
 
 # --- requests -----------------------------------------------------------------------------------------------
 
-PositiveInt = Annotated[int, Meta(ge=1, le=INT32_MAX)]
-TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 FunctionName = Annotated[str, Meta(extra_json_schema={"pattern": FUNCTION_NAME})]
-StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Repetition = Annotated[float, Meta(gt=0, le=2)]
-MirostatTarget = Annotated[float, Meta(gt=0, le=100)]
-MirostatRate = Annotated[float, Meta(ge=0, le=1)]
-NonNegativeInt = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
-Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
-AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
-Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
-Alternatives = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
-LogprobTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKENS)]
-BestOf = Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)]
-TruncatedLength = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
-TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
-Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
-Stop = StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)]
-TemplateSource = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE)]
-TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
-Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
-BadWords = Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)]
-Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
-CacheKey = Annotated[str, Meta(max_length=LONGEST_CACHE_KEY)]
-EndUser = Annotated[str, Meta(max_length=LONGEST_USER)]
-Tags = Annotated[dict[str, Annotated[str, Meta(max_length=LONGEST_TEXT)]], Meta(max_length=MOST_TAGS)]
-Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_length=2)]
-StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 Seconds = float | str
 ExtraParams = Annotated[dict[str, Any], Meta(max_length=MOST_EXTRA_PARAMS)]
 ExtraHeaders = Annotated[
@@ -151,40 +86,56 @@ class CacheControlShape(BodyShape, frozen=True):
 class TextPart(BodyShape, frozen=True, tag_field="type", tag="text"):
     """A part of a message's content."""
 
-    text: str
-    cache_control: CacheControlShape | None = None
+    text: Annotated[str, "The text."]
+    cache_control: Annotated[CacheControlShape | None, Need.VENDOR, f"{MARK} this part."] = None
 
 
 class RefusalPart(BodyShape, frozen=True, tag_field="type", tag="refusal"):
     """A part of an assistant's content that says why it does not answer."""
 
-    refusal: str
+    refusal: Annotated[str, "The text, as of a text part."]
 
 
 class ImageUrlShape(BodyShape, frozen=True):
     """An image as a data: URL, or as an address that only a vendor opens."""
 
-    url: str
-    detail: Literal["auto", "low", "high", "original"] | None = None
+    url: Annotated[
+        str,
+        "A data: URL with base64 of a png, jpeg, gif or webp. Or an https: address, "
+        "if the operator has set `pass_addresses`; only the vendor opens it.",
+    ]
+    detail: Annotated[
+        Literal["auto", "low", "high", "original"] | None,
+        Need.VISION,
+        "How closely the model looks: auto, low, high or original.",
+    ] = None
 
 
 class ImageUrlPart(BodyShape, frozen=True, tag_field="type", tag="image_url"):
     """A part of a content that is an image."""
 
-    image_url: ImageUrlShape
+    image_url: Annotated[
+        ImageUrlShape,
+        Need.VISION,
+        "The image. A model that takes only text refuses it by name.",
+    ]
 
 
 class InputAudioShape(BodyShape, frozen=True):
     """A recording in base64."""
 
-    data: str
-    format: Literal["wav", "mp3"]
+    data: Annotated[str, Need.HEARING, "The recording in base64."]
+    format: Annotated[Literal["wav", "mp3"], Need.HEARING, "wav or mp3."]
 
 
 class InputAudioPart(BodyShape, frozen=True, tag_field="type", tag="input_audio"):
     """A part of a content that is a recording."""
 
-    input_audio: InputAudioShape
+    input_audio: Annotated[
+        InputAudioShape,
+        Need.HEARING,
+        "The recording. A model that takes no recordings refuses it by name.",
+    ]
 
 
 ContentPart = TextPart | RefusalPart | ImageUrlPart | InputAudioPart
@@ -193,64 +144,108 @@ ContentPart = TextPart | RefusalPart | ImageUrlPart | InputAudioPart
 class CalledFunction(BodyShape, frozen=True):
     """The function that an assistant called, with the arguments as the model wrote them."""
 
-    name: FunctionName
-    arguments: str | dict[str, Any] = ""
+    name: Annotated[FunctionName, "Its name."]
+    arguments: Annotated[
+        str | dict[str, Any],
+        "The arguments as the model wrote them: the text of a JSON object, also a "
+        "cut one, or any other text. An empty text means no arguments. An object means its text.",
+    ] = ""
 
 
 class MessageToolCall(BodyShape, frozen=True):
     """One call of an earlier turn."""
 
-    id: Name
-    function: CalledFunction
-    type: Literal["function"] | UnsetType = UNSET
-    index: int | None = None
-    extra_content: dict[str, Any] | None = None
-    """Google's own data about the call: its thought signature."""
+    id: Annotated[Name, "The id to which the result refers."]
+    function: Annotated[CalledFunction, "What was called."]
+    type: Annotated[Literal["function"] | UnsetType, "function."] = UNSET
+    index: Annotated[int | None, "Its place in the list, from 0. You can leave it out."] = None
+    extra_content: Annotated[
+        dict[str, Any] | None,
+        Need.VENDOR,
+        "The vendor's data about the call, unchanged: `google.thought_signature`. "
+        "Ignored by models that do not use it.",
+    ] = None
 
 
 class SpeechReference(BodyShape, frozen=True):
     """A spoken answer that the vendor keeps."""
 
-    id: Name
+    id: Annotated[Name, "The id that the answer had."]
 
 
 class ChatMessage(BodyShape, frozen=True):
     """One turn of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[ContentPart], Meta(min_length=1)] | None = None
-    """The text of the turn. It can be missing in an assistant's turn."""
-    refusal: str | None = None
-    """The assistant's refusal, which is its text if the content is empty."""
-    name: Name | None = None
-    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
-    tool_call_id: Name | None = None
-    reasoning_content: str | None = None
-    """The reasoning of the assistant before its content."""
-    reasoning: str | None = None
-    """The same as `reasoning_content`, under its newer name."""
-    thinking_blocks: Annotated[list[dict[str, Any]], Meta(max_length=MAX_BLOCKS)] | None = None
-    """The vendor's own blocks of reasoning, as the answer had them."""
-    audio: SpeechReference | None = None
-    """The assistant's spoken answer."""
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool"],
+        "system, developer, user, assistant or tool.",
+    ]
+    content: Annotated[
+        str | Annotated[list[ContentPart], Meta(min_length=1)] | None,
+        "A text, or a list of parts. An assistant's message can have none. A user's "
+        "message can contain images and recordings, a tool's images.",
+    ] = None
+    refusal: Annotated[
+        str | None,
+        "The assistant's text if content is missing or empty. Otherwise ignored.",
+    ] = None
+    name: Annotated[
+        Name | None,
+        "The name of the speaker, for the model's template. Ignored if the template does not read it.",
+    ] = None
+    tool_calls: Annotated[
+        Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None,
+        "What the assistant called in this turn; an empty list is none.",
+    ] = None
+    tool_call_id: Annotated[Name | None, "The call that a tool's content answers."] = None
+    thinking_blocks: Annotated[
+        Annotated[list[dict[str, Any]], Meta(max_length=MAX_BLOCKS)] | None,
+        Need.VENDOR,
+        "The vendor's blocks of reasoning, unchanged. Only in an assistant's "
+        "message. Ignored by models that do not use them.",
+    ] = None
+    audio: Annotated[
+        SpeechReference | None,
+        Need.SPEECH,
+        "The assistant's spoken answer, by the vendor's id. A model that cannot "
+        "speak ignores it, and refuses it if there is no content.",
+    ] = None
+    reasoning_content: Annotated[
+        str | None,
+        "The assistant's reasoning, for templates that show it. Otherwise ignored.",
+    ] = None
+    reasoning: Annotated[
+        str | None,
+        "The newer name of reasoning_content. You can send both if they are equal.",
+    ] = None
 
 
 class Function(BodyShape, frozen=True):
     """A function that the model may call."""
 
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """The JSON Schema of the function's arguments. A function without a schema takes no arguments."""
-    strict: bool | None = None
+    name: Annotated[
+        FunctionName,
+        "1 to 64 letters, digits, underscores and hyphens. Each tool has its own.",
+    ]
+    description: Annotated[str | None, "When to call the function. The model sees this."] = None
+    parameters: Annotated[
+        dict[str, Any] | None,
+        "JSON Schema of the arguments. Every call satisfies it. Without it there are no arguments.",
+    ] = None
+    strict: Annotated[
+        bool | None,
+        Need.CONSTRAINTS,
+        "Whether schema keywords that cannot be enforced are refused. Otherwise the "
+        "header x-antiphon-relaxed names them.",
+    ] = None
 
 
 class ToolShape(BodyShape, frozen=True):
     """A tool."""
 
-    type: Literal["function"]
-    function: Function
-    cache_control: CacheControlShape | None = None
+    type: Annotated[Literal["function"], "function."]
+    function: Annotated[Function, "The function."]
+    cache_control: Annotated[CacheControlShape | None, Need.VENDOR, f"{MARK} this tool."] = None
 
 
 class NamedFunction(BodyShape, frozen=True):
@@ -284,8 +279,11 @@ class ToolChoiceShape(BodyShape, frozen=True):
 class StreamOptions(BodyShape, frozen=True):
     """How a stream ends."""
 
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: Annotated[bool | None, "Whether a last chunk without choices has the usage."] = None
+    continuous_usage_stats: Annotated[
+        bool | None,
+        "Whether each chunk has the usage so far, of all choices. Only together with include_usage.",
+    ] = None
 
 
 class NamedSchema(BodyShape, frozen=True):
@@ -344,52 +342,68 @@ class PredictionShape(BodyShape, frozen=True):
     content: str | Annotated[list[PredictedPart], Meta(min_length=1)]
 
 
+ChosenFormat = Annotated[
+    ResponseFormat | None,
+    Need.CONSTRAINTS,
+    "text; json_object: any object, or one of `schema`; json_schema: JSON of a schema. A "
+    "local model does not see it, and ignores its name and description. A vendor gets it "
+    "unchanged.",
+]
+
+
 class CommonRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that chat and text completions share."""
 
-    model: Name
-    max_tokens: PositiveInt | None = None
-    temperature: Temperature | None = None
-    top_p: Fraction | None = None
-    top_k: TopK | None = None
-    min_p: Fraction | None = None
-    typical_p: Fraction | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Repetition | None = None
-    logit_bias: Bias | None = None
-    mirostat_target: MirostatTarget | None = None
-    mirostat_lr: MirostatRate | None = None
-    min_tokens: NonNegativeInt | None = None
-    ignore_eos: bool | None = None
-    allowed_token_ids: AllowedTokenIds | None = None
-    seed: Seed | None = None
-    n: Choices | None = None
-    stop: Stop | None = None
-    stop_token_ids: StopTokens | None = None
-    bad_words: BadWords | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    best_of: BestOf | None = None
-    prompt_logprobs: Alternatives | None = None
-    logprob_token_ids: LogprobTokenIds | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    truncate_prompt_tokens: TruncatedLength | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    cache_salt: Salt | None = None
-    priority: Priority | None = None
-    response_format: ResponseFormat | None = None
-    guided_json: dict[str, Any] | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_whitespace_pattern: str | None = None
-    structured_outputs: StructuredOutputs | None = None
-    user: EndUser | None = None
-    metadata: Tags | None = None
+    model: Annotated[Name, "Name of a model of /v1/models."]
+    max_tokens: Annotated[PositiveInt | None, MAX_TOKENS] = None
+    temperature: fields.Temperature = None
+    top_p: fields.TopP = None
+    top_k: fields.TopK = None
+    min_p: fields.MinP = None
+    typical_p: fields.TypicalP = None
+    presence_penalty: fields.PresencePenalty = None
+    frequency_penalty: fields.FrequencyPenalty = None
+    repetition_penalty: fields.RepetitionPenalty = None
+    logit_bias: fields.LogitBias = None
+    mirostat_target: fields.MirostatTarget = None
+    mirostat_lr: fields.MirostatLr = None
+    min_tokens: fields.MinTokens = None
+    ignore_eos: fields.IgnoreEos = None
+    allowed_token_ids: fields.AllowedTokenIds = None
+    seed: fields.Seed = None
+    n: fields.Choices = None
+    stop: fields.Stop = None
+    stop_token_ids: fields.StopTokenIds = None
+    include_stop_str_in_output: fields.IncludeStop = None
+    skip_special_tokens: fields.SkipSpecialTokens = None
+    best_of: fields.BestOf = None
+    prompt_logprobs: fields.PromptLogprobs = None
+    logprob_token_ids: fields.LogprobTokenIds = None
+    return_token_ids: fields.ReturnTokenIds = None
+    return_tokens_as_token_ids: fields.ReturnTokensAsTokenIds = None
+    truncate_prompt_tokens: fields.TruncatePromptTokens = None
+    truncation_side: fields.TruncationSide = None
+    stream: fields.Stream = None
+    stream_options: Annotated[StreamOptions | None, "What a stream reports. Only together with stream."] = (
+        None
+    )
+    bad_words: fields.BadWords = None
+    priority: fields.Priority = None
+    cache_salt: fields.CacheSalt = None
+    response_format: ChosenFormat = None
+    guided_json: fields.GuidedJson = None
+    guided_regex: fields.GuidedRegex = None
+    guided_choice: fields.GuidedChoice = None
+    guided_grammar: fields.GuidedGrammar = None
+    guided_whitespace_pattern: fields.GuidedWhitespacePattern = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        Need.CONSTRAINTS,
+        "vLLM's newer form of guided_*: an object with one of json, regex, choice, "
+        "grammar and json_object. With JSON it can have whitespace_pattern.",
+    ] = None
+    user: fields.EndUser = None
+    metadata: fields.Tags = None
 
 
 class MemoryParameters(BodyShape, frozen=True, kw_only=True):
@@ -412,10 +426,6 @@ class MemoryShape(MemoryParameters, frozen=True, kw_only=True):
     """The parameters, in their other layout."""
 
 
-MOST_CHUNKS = 1024
-"""The most chunks of a search. JamAI has the same limit."""
-
-
 class RagParams(BodyShape, frozen=True, kw_only=True):
     """How a chat is answered from a knowledge table."""
 
@@ -432,47 +442,266 @@ class RagParams(BodyShape, frozen=True, kw_only=True):
     inline_citations: bool = True
 
 
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+Tools = Annotated[
+    Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None,
+    Need.TEMPLATE,
+    "Functions that the model may call, at most 128.",
+]
+Prediction = Annotated[
+    PredictionShape | None,
+    Need.PREDICTIONS,
+    "A text that the answer probably repeats, as {type: content, content: a text or text "
+    "parts}. It makes the answer faster and never changes it (predictions.md). Not together with n "
+    "above 1, tools or audio. A model that lacks it refuses it.",
+]
+Speech = Annotated[
+    SpeechShape | None,
+    Need.SPEECH,
+    "The format (wav, aac, mp3, flac, opus, pcm16) and the voice of a spoken answer. "
+    "Only together with audio in modalities.",
+]
+Memory = Annotated[
+    MemoryShape | None,
+    "Which part of the conversation the model sees: an object of `name` and its "
+    "parameters. "
+    "The strategies are last_k, last_tokens, summary and relevant (memory.md). The header "
+    "x-antiphon-memory counts what was left out.",
+]
+Rag = Annotated[
+    RagParams | None,
+    "The knowledge table to answer from: `table_id`, `k` (3) and other fields "
+    "(retrieval.md)."
+    " The answer's `references` show what the model saw.",
+]
+"""Fields that several dialects have, and whose types are objects."""
+
+
 class ChatCompletionRequest(CommonRequest, frozen=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: PositiveInt | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template: TemplateSource | None = None
-    chat_template_kwargs: TemplateValues | None = None
-    documents: Documents | None = None
-    echo: bool | None = None
-    add_special_tokens: bool | None = None
-    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
-    parallel_tool_calls: bool | None = None
-    logprobs: bool | None = None
-    top_logprobs: Alternatives | None = None
-    reasoning_effort: Effort | None = None
-    include_reasoning: bool | None = None
-    thinking_token_budget: NonNegativeInt | None = None
-    safety_identifier: EndUser | None = None
-    prompt_cache_key: CacheKey | None = None
-    service_tier: Name | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    prediction: PredictionShape | None = None
-    modalities: Modalities | None = None
-    audio: SpeechShape | None = None
-    memory_strategy: MemoryShape | None = None
-    rag_params: RagParams | None = None
+    messages: Annotated[Messages, Need.TEMPLATE, "The conversation so far."]
+    max_completion_tokens: Annotated[PositiveInt | None, "The newer name of max_tokens."] = None
+    logprobs: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether you get each token's log-probability, before bias, penalties, temperature and cuts.",
+    ] = None
+    tools: Tools = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | ToolChoiceShape | None,
+        Need.CONSTRAINTS,
+        "Whether the model calls: auto, none, required, one tool by its name, or allowed_tools.",
+    ] = None
+    parallel_tool_calls: fields.ParallelToolCalls = None
+    add_generation_prompt: fields.AddGenerationPrompt = None
+    continue_final_message: fields.ContinueFinalMessage = None
+    chat_template: fields.ChatTemplate = None
+    chat_template_kwargs: fields.ChatTemplateKwargs = None
+    documents: fields.Documents = None
+    add_special_tokens: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether the model's begin token is added. One that the chat template writes "
+        "stays, and is not doubled. The default is what the model needs.",
+    ] = None
+    echo: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether the answer begins with the text of the last message, which must be the assistant's.",
+    ] = None
+    top_logprobs: Annotated[
+        fields.Count | None,
+        Need.TOKENS,
+        "How many of the most likely tokens you get at each place, "
+        f"{fields.WIDTH}. Only together with logprobs.",
+    ] = None
+    safety_identifier: Annotated[
+        fields.EndUser,
+        "The newer name of user. The end user, for the records of usage. Ignored without keys.",
+    ] = None
+    prompt_cache_key: fields.PromptCacheKey = None
+    service_tier: fields.ServiceTier = None
+    verbosity: Annotated[
+        Literal["low", "medium", "high"] | None,
+        Need.VENDOR,
+        "How long the answer should be: low, medium or high. A local model refuses low and "
+        "high: write it into a message.",
+    ] = None
+    prediction: Prediction = None
+    modalities: fields.Modalities = None
+    audio: Speech = None
+    memory_strategy: Memory = None
+    rag_params: Rag = None
+    reasoning_effort: fields.ReasoningEffort = None
+    include_reasoning: fields.IncludeReasoning = None
+    thinking_token_budget: fields.ThinkingTokenBudget = None
 
 
 class CompletionRequest(CommonRequest, frozen=True, kw_only=True):
     """Body of POST /v1/completions."""
 
-    prompt: (
-        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None
-    ) = None
-    """An empty or missing prompt means the model's start token."""
-    max_tokens: NonNegativeInt | None = None
-    """The value 0 is allowed only together with `echo`."""
-    suffix: str | None = None
-    logprobs: Alternatives | None = None
-    echo: bool | None = None
-    add_special_tokens: bool | None = None
+    prompt: Annotated[
+        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None,
+        "A text, a list of texts, token ids, or a list of lists of them. It can contain "
+        "control tokens. An empty text, or none, means the model's begin token, or its end token if it "
+        "has none.",
+    ] = None
+    max_tokens: Annotated[NonNegativeInt | None, MAX_TOKENS] = None
+    logprobs: Annotated[
+        fields.Count | None,
+        Need.TOKENS,
+        f"How many of the most likely tokens you get with each token, {fields.WIDTH}.",
+    ] = None
+    add_special_tokens: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether a text gets the begin token, if the model needs one; true by default. "
+        "Token ids stay as they are.",
+    ] = None
+    suffix: fields.Suffix = None
+    echo: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether the text begins with the prompt. With logprobs, you get values for the "
+        "prompt's tokens too. With max_tokens 0 nothing is generated.",
+    ] = None
+
+
+# --- other endpoints ----------------------------------------------------------------------------------------
+
+
+class EmbeddingsRequest(BodyShape, frozen=True, kw_only=True):
+    """Body of POST /v1/embeddings."""
+
+    model: Annotated[Name, "Name of an embedding model of /v1/models."]
+    input: Annotated[
+        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)],
+        Need.EMBEDDING,
+        "A text, a list of texts, token ids, or a list of lists of them, at most "
+        "2048. A text "
+        "gets the model's own tokens before and after it; token ids stay as they are. A text that"
+        " is too long is refused.",
+    ]
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        Need.EMBEDDING,
+        "float, numbers; or base64, their bytes as float32, little-endian.",
+    ] = None
+    dimensions: Annotated[
+        PositiveInt | None,
+        Need.EMBEDDING,
+        "Only the model's own number: no vector is shortened.",
+    ] = None
+    user: fields.EndUser = None
+
+
+class RerankDocument(BodyShape, frozen=True):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankBody(BodyShape, frozen=True, kw_only=True):
+    """Body of POST /v1/rerank."""
+
+    model: Annotated[Name, "Name of a reranker of /v1/models."]
+    query: Annotated[str, Meta(min_length=1), "The text to compare with the documents."]
+    documents: Annotated[
+        list[str | RerankDocument],
+        Meta(min_length=1, max_length=MAX_RANKED),
+        "The texts to rank, at most 1000, each as a text or as an object of `text`. "
+        "Nothing in "
+        "them is a control token.",
+    ]
+    top_n: Annotated[
+        PositiveInt | None,
+        "The number of documents in the answer, the best first; all by default.",
+    ] = None
+    return_documents: Annotated[
+        bool | None, "Whether the answer repeats each document's text; false by default."
+    ] = None
+    max_tokens_per_doc: Annotated[
+        PositiveInt | None,
+        "The number of tokens of each document to read, from its beginning. Without it, a "
+        "document that does not fit into the context is refused.",
+    ] = None
+    user: fields.EndUser = None
+
+
+ModelChoice = Annotated[Name | None, "Name of a model. You can leave it out if there is only one."]
+
+
+class ConversationRequest(BodyShape, frozen=True, kw_only=True):
+    """The rendering fields of a conversation."""
+
+    model: ModelChoice = None
+    add_generation_prompt: fields.AddGenerationPrompt = None
+    continue_final_message: fields.ContinueFinalMessage = None
+    chat_template: fields.ChatTemplate = None
+    chat_template_kwargs: fields.ChatTemplateKwargs = None
+    documents: fields.Documents = None
+    tools: Annotated[Tools, "The tools that the model sees."] = None
+
+
+class TokenizeRequest(ConversationRequest, frozen=True, kw_only=True):
+    """Body of POST /tokenize: a prompt or messages."""
+
+    prompt: Annotated[str | None, "A text as /v1/completions takes it."] = None
+    messages: Annotated[Messages | None, Need.TEMPLATE, "A conversation, instead of a prompt."] = None
+    add_special_tokens: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether the prompt gets the model's begin token. By default a text does, and a "
+        "conversation if the model wants one. One that the chat template writes stays.",
+    ] = None
+    tools: Annotated[Tools, "The tools that the model sees. Only with messages."] = None
+    return_token_strs: Annotated[bool | None, Need.TOKENS, "Whether you get the text of each token too."] = (
+        None
+    )
+
+
+class ApplyRequest(ConversationRequest, frozen=True, kw_only=True):
+    """Body of POST /v1/apply-template."""
+
+    messages: Annotated[Messages, Need.TEMPLATE, "The conversation."]
+
+
+class DetokenizeRequest(BodyShape, frozen=True, kw_only=True):
+    """Body of POST /detokenize."""
+
+    model: ModelChoice = None
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_IDS), Need.TOKENS, "The token ids."]
+
+
+LoraName = Annotated[Name, Need.ADAPTERS, "The name that callers use as model."]
+
+
+class LoadAdapterRequest(BodyShape, frozen=True, kw_only=True):
+    """Body of POST /v1/load_lora_adapter."""
+
+    lora_name: LoraName
+    lora_path: Annotated[
+        str,
+        Meta(min_length=1, max_length=LONGEST_PATH),
+        Need.ADAPTERS,
+        "A GGUF adapter, or a directory as PEFT saves it, in one of lora.directories "
+        "on the "
+        "server. The path is absolute, or relative to one of them.",
+    ]
+    load_inplace: Annotated[
+        bool | None,
+        Need.ADAPTERS,
+        "Whether to replace an adapter of the same name with other content. Otherwise this is an error.",
+    ] = None
+    base_model_name: Annotated[
+        Name | None,
+        Need.ADAPTERS,
+        "The base model. You can leave it out if there is only one.",
+    ] = None
+
+
+class UnloadAdapterRequest(BodyShape, frozen=True, kw_only=True):
+    """Body of POST /v1/unload_lora_adapter."""
+
+    lora_name: LoraName

@@ -334,8 +334,12 @@ def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:
-    """Returns the types of a union, or the type itself."""
-    return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
+    """Returns the types of a union, or the type itself, without descriptions."""
+    if isinstance(kind, inspect.Metadata):
+        return _list_alternatives(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [alternative for each in kind.types for alternative in _list_alternatives(each)]
+    return [kind]
 
 
 def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:

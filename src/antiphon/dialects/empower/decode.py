@@ -6,7 +6,7 @@ from typing import Any
 
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
-from antiphon.dialects.common.constraint_fields import read_constraint, shorten_names
+from antiphon.dialects.common.constraint_fields import UNCONSTRAINED, read_response_format, shorten_names
 from antiphon.dialects.common.decode import read_attribution, read_sampling, read_stops
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import (
@@ -69,7 +69,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     wire, report = CHAT_BODY.decode(body, report_unknown)
     tool_choice = "required" if wire.tool_choice == "any" else wire.tool_choice  # two names of the same
     tools, relaxed = read_tools(wire.tools, tool_choice, wire.parallel_tool_calls, strict)
-    relaxed_constraint = read_constraint(wire, strict)
+    relaxed_constraint = next(read_response_format(wire.response_format, strict), UNCONSTRAINED)
     shows_reasoning = bool(wire.include_thinking)
     reasoning = Reasoning(
         shown=shows_reasoning, is_required=shows_reasoning, field_names=REASONING_FIELD_NAMES

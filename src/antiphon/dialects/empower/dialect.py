@@ -28,9 +28,7 @@ from antiphon.dialects.base import (
 )
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.endpoints import declare_generation, declare_get, decode_body
-from antiphon.dialects.common.field_table import FieldSupport
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -270,22 +268,6 @@ NAME = "empower"
 SCHEMA_PREFIX = "Empower"
 """The prefix of the dialect's schema names."""
 
-REQUESTS = {
-    "ChatRequest": TABLES[EmpowerScope.CHAT],
-    "DeployRequest": TABLES[EmpowerScope.DEPLOY],
-    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
-    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
-}
-
 EXAMPLES: Mapping[str, object] = {
     "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
@@ -339,15 +321,12 @@ class Empower(DialectDefaults):
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
-    table = TABLES[EmpowerScope.CHAT]
-    properties = schemas[f"{SCHEMA_PREFIX}ChatRequest"]["properties"]
-    for name in tuple(properties):
-        if name not in table or table[name].support is FieldSupport.REFUSED:
-            del properties[name]
+    schemas = build_schemas(
+        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
+    )
     return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -20,9 +20,7 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
-from antiphon.dialects.common.field_table import Table
-from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
-from antiphon.dialects.common.fields import FieldScope as MessageScope
+from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -41,7 +39,7 @@ from antiphon.dialects.fireworks.encode import (
     encode_text,
     map_status,
 )
-from antiphon.dialects.fireworks.fields import PREFIX, TABLES, FireworksScope
+from antiphon.dialects.fireworks.fields import FIELD_TABLE, PREFIX, TABLES, FireworksScope
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
@@ -49,23 +47,6 @@ NAME = "fireworks"
 
 SCHEMA_PREFIX = "Fireworks"
 """The prefix of the dialect's schema names."""
-
-REQUESTS: Mapping[str, Table] = {
-    "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
-    "FireworksChatCompletionRequest": TABLES[FireworksScope.CHAT],
-    "ChatMessage": MESSAGE_TABLES[MessageScope.MESSAGE],
-    "TextPart": MESSAGE_TABLES[MessageScope.PART],
-    "RefusalPart": MESSAGE_TABLES[MessageScope.REFUSAL],
-    "ImageUrlPart": MESSAGE_TABLES[MessageScope.IMAGE],
-    "ImageUrlShape": MESSAGE_TABLES[MessageScope.IMAGE_URL],
-    "InputAudioPart": MESSAGE_TABLES[MessageScope.AUDIO],
-    "InputAudioShape": MESSAGE_TABLES[MessageScope.INPUT_AUDIO],
-    "ToolShape": MESSAGE_TABLES[MessageScope.TOOL],
-    "Function": MESSAGE_TABLES[MessageScope.FUNCTION],
-    "MessageToolCall": MESSAGE_TABLES[MessageScope.CALL],
-    "CalledFunction": MESSAGE_TABLES[MessageScope.CALLED],
-}
-"""The schemas whose fields are in a table."""
 
 MODEL = "accounts/fireworks/models/cantor"
 
@@ -212,10 +193,12 @@ class Fireworks(DialectDefaults):
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *MESSAGE_TABLES.values()))
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    schemas = build_schemas(
+        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
+    )
     return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)

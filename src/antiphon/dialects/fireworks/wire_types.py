@@ -9,37 +9,18 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.common.request_types import (
-    INT32_MAX,
-    MAX_IDS,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    Bias,
     BodyShape,
-    CacheKey,
-    ChatMessage,
-    Choices,
-    EndUser,
-    Fraction,
-    MemoryShape,
-    MirostatRate,
-    MirostatTarget,
-    Name,
+    Memory,
+    Messages,
     NamedFunction,
     NamedSchema,
-    NonNegativeInt,
-    Penalty,
-    PositiveInt,
     PredictionShape,
-    RagParams,
-    Salt,
-    Seed,
-    Stop,
-    Tags,
-    Temperature,
-    TokenId,
-    ToolShape,
+    Rag,
+    Tools,
 )
 from antiphon.dialects.common.response_types import AssistantMessage, Delta, MaybeReferences, UsageShape
+from antiphon.domain import fields
+from antiphon.domain.fields import INT32_MAX, MAX_IDS, Name, Need, NonNegativeInt, PositiveInt, TokenId
 
 MOST_ALTERNATIVES = 5
 """The most alternatives at each position, as on the page."""
@@ -56,7 +37,6 @@ MAX_IMAGES = 1024
 PromptText = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 Candidates = Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)]
-Repetition = Annotated[float, Meta(ge=0, le=2)]
 MostReasoningTokens = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 Budget = Annotated[int, Meta(ge=LEAST_BUDGET, le=INT32_MAX)]
 Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
@@ -91,64 +71,183 @@ class FireworksThinking(BodyShape, frozen=True):
 class FireworksCommonRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that text and chat completions share."""
 
-    model: Name
-    max_completion_tokens: PositiveInt | None = None
-    context_length_exceeded_behavior: Literal["truncate", "error"] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: Repetition | None = None
-    ignore_eos: bool | None = None
-    logprobs: Alternatives | bool | None = None
-    top_logprobs: Alternatives | None = None
-    mirostat_target: MirostatTarget | None = None
-    mirostat_lr: MirostatRate | None = None
-    n: Choices | None = None
-    response_format: FireworksResponseFormat | None = None
-    stop: Stop | None = None
-    stream: bool | None = None
-    temperature: Temperature | None = None
-    top_k: Candidates | None = None
-    top_p: Fraction | None = None
-    min_p: Fraction | None = None
-    typical_p: Fraction | None = None
-    logit_bias: Bias | None = None
-    seed: Seed | None = None
-    return_token_ids: bool | None = None
-    user: EndUser | None = None
-    metadata: Tags | None = None
-    prompt_cache_key: CacheKey | None = None
-    service_tier: Name | None = None
-    prompt_cache_isolation_key: Salt | None = None
-    prediction: str | PredictionShape | None = None
-    speculation: str | Annotated[list[TokenId], Meta(max_length=MAX_IDS)] | None = None
+    model: Annotated[
+        Name,
+        "Name of a model, also as accounts/fireworks/models/NAME, or an alias of the settings.",
+    ]
+    context_length_exceeded_behavior: Annotated[
+        Literal["truncate", "error"] | None,
+        Need.TOKENS,
+        "What happens if max_tokens does not fit together with the prompt:"
+        " truncate (the default) lowers it, error is a 400. The prompt is "
+        "never shortened.",
+    ] = None
+    frequency_penalty: Annotated[
+        fields.FrequencyPenalty,
+        "Subtracted from a token's logit for each time that it is in the output; -2 to 2, 0 by default.",
+    ] = None
+    ignore_eos: Annotated[
+        fields.IgnoreEos,
+        "Whether generation continues past the model's end tokens until max_tokens; false by default.",
+    ] = None
+    logprobs: Annotated[
+        Alternatives | bool | None,
+        Need.TOKENS,
+        "A number from 0 to 5: arrays with each token's log-probability and this "
+        "many of the most"
+        " likely tokens. With true: entries as in OpenAI's chats, with top_logprobs of the most "
+        "likely. Values are before bias, penalties, temperature and cuts.",
+    ] = None
+    mirostat_lr: fields.MirostatLr = None
+    mirostat_target: Annotated[
+        fields.MirostatTarget,
+        "The surprise of each token, in bits, that Mirostat (version 2) aims at; 1.5 if you"
+        " send only mirostat_lr. Without either, Mirostat is off.",
+    ] = None
+    n: Annotated[
+        fields.Choices,
+        "Choices of each prompt, 1 to 128; 1 by default. Prompts times n are at most 256.",
+    ] = None
+    presence_penalty: Annotated[
+        fields.PresencePenalty,
+        "Subtracted from the logit of each token that is in the output; -2 to 2, 0 by default.",
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(ge=0, le=2)] | None,
+        Need.TOKENS,
+        "Divides the positive logits, and multiplies the negative logits, of tokens in "
+        "the prompt or the output. 0 to 2. 1, the default, does nothing. 0 counts as a "
+        "millionth.",
+    ] = None
+    response_format: Annotated[
+        FireworksResponseFormat | None,
+        Need.CONSTRAINTS,
+        "text; json_object, any object or one of `schema`; json_schema; grammar, in "
+        "llama.cpp's notation (GBNF) or Lark's. A local model does not see it, and ignores "
+        "its name and description. A vendor gets it unchanged.",
+    ] = None
+    stop: Annotated[
+        fields.Stop,
+        "Texts that end a choice, at most four. The stop text stays in the choice.",
+    ] = None
+    stream: Annotated[
+        fields.Stream,
+        "Whether the answer comes as server-sent events, with the usage in each choice's "
+        "last; false by default.",
+    ] = None
+    temperature: Annotated[
+        fields.Temperature,
+        "0 to 2, 1 by default. 0 always takes the most likely token.",
+    ] = None
+    top_k: Annotated[
+        Candidates | None,
+        Need.TOKENS,
+        "Only the k most likely tokens, 1 to 128; all by default.",
+    ] = None
+    top_p: Annotated[
+        fields.TopP,
+        "Only the most likely tokens whose probabilities add up to this; 0 to 1, 1 by default.",
+    ] = None
+    user: fields.EndUser = None
+    metadata: fields.Tags = None
+    max_completion_tokens: Annotated[
+        PositiveInt | None,
+        "The newer name of max_tokens. You can send both if they are equal.",
+    ] = None
+    top_logprobs: Annotated[
+        Alternatives | None,
+        Need.TOKENS,
+        "How many of the most likely tokens you get at each place, 0 to 5. Only "
+        "together with "
+        "logprobs: true.",
+    ] = None
+    logit_bias: fields.LogitBias = None
+    min_p: fields.MinP = None
+    typical_p: fields.TypicalP = None
+    seed: fields.Seed = None
+    return_token_ids: Annotated[
+        fields.ReturnTokenIds,
+        "Whether you get the ids of the prompt's and the completion's tokens.",
+    ] = None
+    prompt_cache_isolation_key: Annotated[
+        fields.CacheSalt,
+        "Computed prompts are shared only with requests of the same project and key.",
+    ] = None
+    prompt_cache_key: fields.PromptCacheKey = None
+    service_tier: fields.ServiceTier = None
+    prediction: Annotated[
+        str | PredictionShape | None,
+        Need.PREDICTIONS,
+        "A text that the answer probably repeats, or {type: content, content: the "
+        "text}. It "
+        "makes the answer faster and never changes it (predictions.md). A model that lacks it "
+        "refuses it.",
+    ] = None
+    speculation: Annotated[
+        str | Annotated[list[TokenId], Meta(max_length=MAX_IDS)] | None,
+        Need.PREDICTIONS,
+        "The older name of prediction: a text, or token ids, which vendors' models refuse. "
+        "Send one of the two.",
+    ] = None
+
+
+MAX_TOKENS = "Most tokens of one choice: 16 by default, 200 in a chat. 0 only with echo."
 
 
 class FireworksCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=True):
     """Body of POST /fireworks/inference/v1/completions."""
 
-    prompt: (
+    prompt: Annotated[
         PromptText
-        | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
-    )
-    max_tokens: NonNegativeInt | None = None
-    """The value 0 is allowed only together with `echo`."""
-    echo: bool | None = None
-    images: Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None = None
+        | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)],
+        "A text, a list of texts, token ids, or a list of lists of them. Several prompts "
+        "give several choices, in order. Control tokens are possible.",
+    ]
+    max_tokens: Annotated[NonNegativeInt | None, MAX_TOKENS] = None
+    echo: Annotated[
+        bool | None,
+        Need.TOKENS,
+        "Whether the text begins with the prompt; false by default. With logprobs its tokens are scored too.",
+    ] = None
+    images: Annotated[
+        Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None,
+        Need.VISION,
+        "data: URLs with base64, one for each <image> of the only prompt. Prompt and "
+        "images "
+        "become one message of the user, each image in its place. Local models, and vendors' "
+        "models that "
+        "take only text, refuse them.",
+    ] = None
     """One list of images, or one list for each of several prompts."""
 
 
 class FireworksChatCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=True):
     """Body of POST /fireworks/inference/v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_tokens: PositiveInt | None = None
-    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required", "any"] | ChosenTool | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None = None
-    thinking: FireworksThinking | None = None
-    memory_strategy: MemoryShape | None = None
-    rag_params: RagParams | None = None
+    messages: Annotated[Messages, Need.TEMPLATE, "The conversation so far."]
+    max_tokens: Annotated[PositiveInt | None, MAX_TOKENS] = None
+    tools: Tools = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required", "any"] | ChosenTool | None,
+        Need.CONSTRAINTS,
+        "Whether the model calls: auto, none, required or any (it must call), or one tool by its name.",
+    ] = None
+    parallel_tool_calls: fields.ParallelToolCalls = None
+    reasoning_effort: Annotated[
+        Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None,
+        Need.REASONING,
+        "How much the model reasons: low, medium (true), high or none (false). A number is"
+        " the most tokens of reasoning. If the model does not have an effort, this is "
+        "refused.",
+    ] = None
+    thinking: Annotated[
+        FireworksThinking | None,
+        Need.REASONING,
+        "Reasoning in Anthropic's form: an object of `type`, enabled or disabled, and "
+        "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
+    ] = None
+    memory_strategy: Memory = None
+    rag_params: Rag = None
 
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]

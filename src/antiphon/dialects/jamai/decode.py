@@ -24,8 +24,9 @@ from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import build_messages, filter_messages, has_ignored_parts
 from antiphon.dialects.common.tools import filter_tools, read_tools
-from antiphon.dialects.jamai.fields import FIELD_TABLE, JamaiScope, filter_fields
+from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope, filter_fields
 from antiphon.dialects.jamai.wire_types import (
+    OPTIONAL,
     JamaiChatRequest,
     JamaiEmbeddingRequest,
     JamaiRerankRequest,
@@ -152,9 +153,8 @@ DEFAULTS: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.6}
 MAX_TOKENS = 2048
 """The page's default of max_tokens."""
 
-OPTIONAL = frozenset(
-    "temperature top_p stop presence_penalty frequency_penalty logit_bias reasoning_effort "
-    "thinking_budget".split()
+OPTIONAL_FIELDS = frozenset(
+    name for name, field in TABLES[JamaiScope.CHAT].items() if OPTIONAL in field.description
 )
 """Parameters that are ignored if the model does not support them, as on JamAI's page."""
 
@@ -221,7 +221,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
         ),
         retrieval=None if wire.rag_params is None else read_retrieval(wire.rag_params),
         is_buffered=not wire.stream,
-        optional=OPTIONAL,
+        optional=OPTIONAL_FIELDS,
     )
     return GenerationCall(
         request,

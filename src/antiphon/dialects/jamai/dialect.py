@@ -6,9 +6,7 @@ from functools import cache
 from typing import Any
 
 from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
-from antiphon.dialects.common.field_table import Table
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -18,7 +16,7 @@ from antiphon.dialects.common.openapi_schemas import (
 )
 from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import declare_features
-from antiphon.dialects.jamai.fields import TABLES, JamaiScope
+from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
 from antiphon.dialects.jamai.models import declare_models
 from antiphon.dialects.jamai.organization import declare_health, declare_projects
@@ -38,24 +36,6 @@ def declare_knowledge(max_file_bytes: int | None) -> tuple[Endpoint, ...]:
 
 SCHEMA_PREFIX = "Jamai"
 """The prefix of the dialect's schema names."""
-
-REQUESTS: Mapping[str, Table] = {
-    "JamaiChatRequest": TABLES[JamaiScope.CHAT],
-    "JamaiEmbeddingRequest": TABLES[JamaiScope.EMBEDDINGS],
-    "JamaiRerankRequest": TABLES[JamaiScope.RERANK],
-    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
-    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
-}
-"""The schemas whose fields are in a table."""
 
 EXAMPLES: Mapping[str, object] = {
     "JamaiChatRequest": {"model": "antiphon/cantor", "messages": [{"role": "user", "content": "Hello!"}]},
@@ -111,12 +91,13 @@ def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Returns the names of the fields and parameters of requests."""
     parameters = {str(parameter["name"]) for endpoint in endpoints for parameter in list_parameters(endpoint)}
     shapes = list_body_shapes(endpoints)
-    return list_field_names(shapes, (*TABLES.values(), *OPENAI_TABLES.values())) | parameters
+    return list_field_names(shapes, (*TABLES.values(), *OPENAI.tables.values())) | parameters
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), JamaiError), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    tables = {**OPENAI.schemas, **FIELD_TABLE.schemas}
+    schemas = build_schemas((*list_shapes(endpoints), JamaiError), tables, EXAMPLES, SCHEMA_PREFIX)
     _describe_normalized(schemas)
     return Description(schemas, SCHEMA_PREFIX, JamaiError.__name__)
 

@@ -6,21 +6,10 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.common.request_types import (
-    MAX_MESSAGES,
-    MAX_NAME,
-    MAX_STOPS,
     MAX_TOOLS,
-    Bias,
     BodyShape,
-    ChatMessage,
-    Choices,
-    EndUser,
-    NonNegativeInt,
-    Penalty,
-    PositiveInt,
-    RagParams,
-    StopText,
-    Temperature,
+    Messages,
+    Rag,
     ToolChoiceShape,
     ToolShape,
 )
@@ -33,6 +22,13 @@ from antiphon.dialects.common.response_types import (
     Delta,
     PromptTokensDetails,
 )
+from antiphon.domain import fields
+from antiphon.domain.fields import MAX_NAME, MAX_STOPS, Need, NonNegativeInt, PositiveInt, StopText
+
+OPTIONAL = "Ignored by models that do not support it."
+"""The end of the description of a field that is ignored if the model does not support it."""
+
+CHOSEN = "If it is empty, the server takes the first model that can do the request."
 
 LEAST_TOP_P = 0.001
 """The smallest `top_p`, as on the page."""
@@ -50,25 +46,84 @@ ChatId = Annotated[str, Meta(max_length=512)]
 class JamaiChatRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    model: ModelId | None = None
-    rag_params: RagParams | None = None
-    tools: Annotated[list[ToolShape], Meta(min_length=1, max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
-    temperature: Temperature | None = None
-    top_p: Annotated[float, Meta(ge=LEAST_TOP_P, le=1)] | None = None
-    stream: bool | None = None
-    max_tokens: PositiveInt | None = None
-    max_completion_tokens: PositiveInt | None = None
-    stop: Annotated[list[StopText], Meta(min_length=1, max_length=MAX_STOPS)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: Bias | None = None
-    id: ChatId | None = None
-    n: Choices | None = None
-    user: EndUser | None = None
-    reasoning_effort: Literal["disable", "minimal", "low", "medium", "high"] | None = None
-    thinking_budget: NonNegativeInt | None = None
+    model: Annotated[ModelId | None, f"Id of a model, as antiphon/NAME or NAME. {CHOSEN}"] = None
+    messages: Annotated[
+        Messages,
+        Need.TEMPLATE,
+        "The conversation so far. An empty system message becomes `.`. If the first "
+        "message is "
+        "the assistant's, messages with `.` are added before it.",
+    ]
+    tools: Annotated[
+        Annotated[list[ToolShape], Meta(min_length=1, max_length=MAX_TOOLS)] | None,
+        Need.TEMPLATE,
+        "Functions that the model can call, 1 to 128. Empty texts and lists in the schemas "
+        "of their properties count as absent.",
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | ToolChoiceShape | None,
+        Need.CONSTRAINTS,
+        "Whether the model calls: auto, none, required, or one tool by its name.",
+    ] = None
+    temperature: Annotated[
+        fields.Temperature,
+        f"0 to 2, 0.2 by default. 0 always takes the most likely token. {OPTIONAL}",
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Meta(ge=LEAST_TOP_P, le=1)] | None,
+        f"Only the most likely tokens whose probabilities add up to this; 0.6 by default. {OPTIONAL}",
+    ] = None
+    stream: Annotated[
+        fields.Stream,
+        "Whether the answer comes as server-sent events; false by default.",
+    ] = None
+    max_tokens: Annotated[
+        PositiveInt | None,
+        "Most tokens of one choice; 2048 by default. It is lowered to what fits the model.",
+    ] = None
+    max_completion_tokens: Annotated[
+        PositiveInt | None,
+        "The newer name of max_tokens. If you send both, max_tokens is ignored.",
+    ] = None
+    stop: Annotated[
+        Annotated[list[StopText], Meta(min_length=1, max_length=MAX_STOPS)] | None,
+        f"Texts that end a choice, 1 to 4; cut from its text. {OPTIONAL}",
+    ] = None
+    presence_penalty: Annotated[
+        fields.PresencePenalty,
+        f"Taken from the logit of each token that is in the output; -2 to 2. {OPTIONAL}",
+    ] = None
+    frequency_penalty: Annotated[
+        fields.FrequencyPenalty,
+        f"Taken from a token's logit for each time it is in the output; -2 to 2. {OPTIONAL}",
+    ] = None
+    logit_bias: Annotated[
+        fields.LogitBias,
+        "Added to the logits of tokens: an object of token ids, as texts, to numbers "
+        "of -100 "
+        f"to 100. {OPTIONAL}",
+    ] = None
+    id: Annotated[
+        ChatId | None,
+        "The tag `id` in the records of usage, at most 512 characters. Ignored "
+        "without keys. "
+        "The request's own id is the header X-REQUEST-ID.",
+    ] = None
+    n: Annotated[fields.Choices, "Choices, 1 to 128; 1 by default."] = None
+    rag_params: Rag = None
+    user: fields.EndUser = None
+    reasoning_effort: Annotated[
+        Literal["disable", "minimal", "low", "medium", "high"] | None,
+        Need.REASONING,
+        "How much the model reasons: disable, minimal, low, medium, high. "
+        f"{OPTIONAL} Later clients of the product send it.",
+    ] = None
+    thinking_budget: Annotated[
+        NonNegativeInt | None,
+        Need.REASONING,
+        f"Most tokens of reasoning, at most max_tokens; 0 means none. {OPTIONAL} "
+        "Later clients of the product send it.",
+    ] = None
     reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
     stream_options: dict[str, Any] | None = None
 
@@ -76,19 +131,35 @@ class JamaiChatRequest(BodyShape, frozen=True, kw_only=True):
 class JamaiEmbeddingRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/embeddings."""
 
-    input: str | Annotated[list[str], Meta(min_length=1)]
-    model: ModelId | None = None
+    model: Annotated[ModelId | None, f"Id of an embedding model. {CHOSEN}"] = None
+    input: Annotated[
+        str | Annotated[list[str], Meta(min_length=1)],
+        Need.EMBEDDING,
+        "A text or a list of texts, at most 2048.",
+    ]
     type: Literal["query", "document"] | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: PositiveInt | None = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        Need.EMBEDDING,
+        "float, numbers; or base64, their bytes as float32, little-endian.",
+    ] = None
+    dimensions: Annotated[
+        PositiveInt | None,
+        Need.EMBEDDING,
+        "Only the model's own number: no vector is shortened.",
+    ] = None
 
 
 class JamaiRerankRequest(BodyShape, frozen=True, kw_only=True):
     """Body of POST /jamai/api/v1/rerank."""
 
-    query: Annotated[str, Meta(min_length=1)]
-    documents: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=MOST_RANKED)]
-    model: ModelId | None = None
+    model: Annotated[ModelId | None, f"Id of a reranker. {CHOSEN}"] = None
+    query: Annotated[str, Meta(min_length=1), "The text to compare with the documents."]
+    documents: Annotated[
+        list[Annotated[str, Meta(min_length=1)]],
+        Meta(min_length=1, max_length=MOST_RANKED),
+        "The texts to rank, at most 1000.",
+    ]
 
 
 # --- answers ------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ a model are extensions.
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from antiphon.dialects.base import (
     PLAIN,
@@ -55,7 +55,12 @@ from antiphon.dialects.common.openapi_schemas import (
     list_field_names,
     list_shapes,
 )
-from antiphon.dialects.common.request_types import BodyShape, ChatCompletionRequest, CompletionRequest, Name
+from antiphon.dialects.common.request_types import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+)
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
@@ -142,27 +147,6 @@ def _build_model(model: ModelEntry) -> ModelShape:
     )
 
 
-LONGEST_PATH = 4096
-"""The most characters of a path, which is the system's limit in bytes."""
-
-AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
-
-
-class LoadAdapterRequest(BodyShape, frozen=True, kw_only=True):
-    """Body of POST /v1/load_lora_adapter."""
-
-    lora_name: Name
-    lora_path: AdapterPath
-    load_inplace: bool | None = None
-    base_model_name: Name | None = None
-
-
-class UnloadAdapterRequest(BodyShape, frozen=True, kw_only=True):
-    """Body of POST /v1/unload_lora_adapter."""
-
-    lora_name: Name
-
-
 LOAD_BODY = BodyDecoder(LoadAdapterRequest, FIELD_TABLE, FieldScope.LOAD)
 UNLOAD_BODY = BodyDecoder(UnloadAdapterRequest, FIELD_TABLE, FieldScope.UNLOAD)
 
@@ -224,32 +208,6 @@ def declare_adapter_endpoints() -> tuple[Endpoint, Endpoint]:
 
 
 NAME = "openai"
-
-REQUESTS: Mapping[str, FieldScope] = {
-    "ChatCompletionRequest": FieldScope.CHAT,
-    "CompletionRequest": FieldScope.TEXT,
-    "ChatMessage": FieldScope.MESSAGE,
-    "TextPart": FieldScope.PART,
-    "RefusalPart": FieldScope.REFUSAL,
-    "ImageUrlPart": FieldScope.IMAGE,
-    "ImageUrlShape": FieldScope.IMAGE_URL,
-    "InputAudioPart": FieldScope.AUDIO,
-    "InputAudioShape": FieldScope.INPUT_AUDIO,
-    "SpeechReference": FieldScope.SPEECH,
-    "ToolShape": FieldScope.TOOL,
-    "Function": FieldScope.FUNCTION,
-    "MessageToolCall": FieldScope.CALL,
-    "CalledFunction": FieldScope.CALLED,
-    "StreamOptions": FieldScope.STREAM,
-    "EmbeddingsRequest": FieldScope.EMBEDDINGS,
-    "RerankBody": FieldScope.RERANK,
-    "TokenizeRequest": FieldScope.TOKENIZE,
-    "DetokenizeRequest": FieldScope.DETOKENIZE,
-    "ApplyRequest": FieldScope.APPLY,
-    "LoadAdapterRequest": FieldScope.LOAD,
-    "UnloadAdapterRequest": FieldScope.UNLOAD,
-}
-"""The schemas whose fields are in the table."""
 
 EXAMPLES: Mapping[str, object] = {
     "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
@@ -343,8 +301,7 @@ def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    tables = {name: TABLES[scope] for name, scope in REQUESTS.items()}
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), FIELD_TABLE.schemas, EXAMPLES)
     return Description(schemas, error_schema=ERROR.__name__)
 
 

@@ -1,8 +1,6 @@
 """POST /v1/embeddings: vectors of texts, as JSON numbers or as base64."""
 
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any
 
 from antiphon.dialects.base import JSON, Answer, EmbeddingCall, Endpoint, Request, RequestBody, Services
 from antiphon.dialects.common.body_decoder import BodyDecoder
@@ -17,22 +15,12 @@ from antiphon.dialects.common.embeddings import (
 from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope, filter_fields
-from antiphon.dialects.common.request_types import MAX_IDS, BodyShape, EndUser, Name, PositiveInt, TokenId
+from antiphon.dialects.common.request_types import EmbeddingsRequest
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import EmbeddingRequest, Embeddings
 
 ORIGIN = Origin("openai", "/v1/embeddings")
-
-
-class EmbeddingsRequest(BodyShape, frozen=True, kw_only=True):
-    """Body of POST /v1/embeddings."""
-
-    model: Name
-    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: PositiveInt | None = None
-    user: EndUser | None = None
 
 
 def filter_embeddings(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:

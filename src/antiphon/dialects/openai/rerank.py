@@ -1,9 +1,9 @@
 """POST /v1/rerank: ranks documents for a query, in the form of Cohere and Jina."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import (
     JSON,
@@ -20,36 +20,15 @@ from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
-from antiphon.dialects.common.request_types import BodyShape, EndUser, Name, PositiveInt
+from antiphon.dialects.common.request_types import RerankBody, RerankDocument
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Ranking, RerankRequest
 from antiphon.errors import InvalidValue
 
-MAX_DOCUMENTS = 1000
-"""The most documents of one request, as Cohere recommends."""
-
 ORIGIN = Origin("openai", "/v1/rerank")
 
 _encode = msgspec.json.Encoder().encode
-
-
-class RerankDocument(BodyShape, frozen=True):
-    """A document as an object."""
-
-    text: str
-
-
-class RerankBody(BodyShape, frozen=True, kw_only=True):
-    """Body of POST /v1/rerank."""
-
-    model: Name
-    query: Annotated[str, Meta(min_length=1)]
-    documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
-    top_n: PositiveInt | None = None
-    return_documents: bool | None = None
-    max_tokens_per_doc: PositiveInt | None = None
-    user: EndUser | None = None
 
 
 RERANK_BODY = BodyDecoder(RerankBody, FIELD_TABLE, FieldScope.RERANK)

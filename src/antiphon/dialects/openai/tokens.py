@@ -3,10 +3,10 @@ llama.cpp's /apply-template."""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import (
     JSON,
@@ -34,17 +34,11 @@ from antiphon.dialects.common.messages import (
     has_ignored_parts,
 )
 from antiphon.dialects.common.request_types import (
-    MAX_IDS,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    BodyShape,
+    ApplyRequest,
     ChatMessage,
-    Documents,
-    Name,
-    TemplateSource,
-    TemplateValues,
-    TokenId,
-    ToolShape,
+    ConversationRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
 )
 from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.identity import Right
@@ -67,35 +61,6 @@ MODEL_QUERY: Mapping[str, Any] = {
 
 _encode = msgspec.json.Encoder().encode
 
-Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-
-
-class ConversationRequest(BodyShape, frozen=True, kw_only=True):
-    """The rendering fields of a conversation."""
-
-    model: Name | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template: TemplateSource | None = None
-    chat_template_kwargs: TemplateValues | None = None
-    documents: Documents | None = None
-    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
-
-
-class TokenizeRequest(ConversationRequest, frozen=True, kw_only=True):
-    """Body of POST /tokenize: a prompt or messages."""
-
-    prompt: str | None = None
-    messages: Messages | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
-
-
-class ApplyRequest(ConversationRequest, frozen=True, kw_only=True):
-    """Body of POST /v1/apply-template."""
-
-    messages: Messages
-
 
 class ApplyAnswer(Struct, frozen=True):
     """The rendered text of the template, with the names of control tokens."""
@@ -112,13 +77,6 @@ class TokenizeAnswer(Struct, frozen=True):
     token_strs: list[str] | UnsetType = UNSET
     r"""The text of each token, if the caller asked for it. It is `bytes:\xe2\x98` for part of a character,
     and the name for a control token."""
-
-
-class DetokenizeRequest(BodyShape, frozen=True, kw_only=True):
-    """Body of POST /detokenize."""
-
-    model: Name | None = None
-    tokens: Annotated[list[TokenId], Meta(max_length=MAX_IDS)]
 
 
 class DetokenizeAnswer(Struct, frozen=True):

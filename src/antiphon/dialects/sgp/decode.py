@@ -17,7 +17,6 @@ from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import filter_stream_options
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.request_types import MAX_STOPS
 from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import filter_tools, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_fields import (
@@ -32,6 +31,7 @@ from antiphon.dialects.sgp.wire_types import (
     SgpCommonRequest,
     SgpCompletionRequest,
 )
+from antiphon.domain.fields import MAX_STOPS
 from antiphon.domain.messages import Role
 from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import EXTRA_PARAMS
@@ -213,18 +213,25 @@ def _complete_url(url: str, media_type: object, field: str, report: FieldReport)
     return url
 
 
-SAME_FIELDS = (
-    "model", "include_stop_str_in_output", "stream", "stream_options", "stop", "frequency_penalty",
-    "presence_penalty", "logit_bias", "n", "best_of", "seed", "temperature", "top_p", "top_k", "user",
-    "metadata", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-)  # fmt: skip
-"""The fields that have the same name in `/v1`."""
+CONVERTED_FIELDS = frozenset({"max_tokens", "max_completion_tokens", "response_format"})
+"""The fields that have another meaning or form in `/v1`, besides those of its text completions."""
 
-SAME_CHAT_FIELDS = (
-    "messages", "logprobs", "top_logprobs", "chat_template", "chat_template_kwargs", "tools", "tool_choice",
-    "parallel_tool_calls", "reasoning_effort", "memory_strategy", "rag_params", "guided_whitespace_pattern",
-    "modalities", "audio", "prediction",
-)  # fmt: skip
+SAME_CHAT_FIELDS, SAME_TEXT_FIELDS = (
+    tuple(
+        name
+        for name in shape.__struct_fields__
+        if name in v1_shape.__struct_fields__ and name not in converted
+    )
+    for shape, v1_shape, converted in (
+        (SgpChatCompletionRequest, openai_types.ChatCompletionRequest, CONVERTED_FIELDS),
+        (
+            SgpCompletionRequest,
+            openai_types.CompletionRequest,
+            CONVERTED_FIELDS | {"prompt", "suffix", "stop", "logprobs"},
+        ),
+    )
+)
+"""The fields that are the same in `/v1`."""
 
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 """The names of the limit of a choice's tokens. A name overrides the names after it."""
@@ -279,7 +286,7 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     )
     max_tokens = _read_max_tokens(wire, report)
     known_format, dialect_constraints = _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS + SAME_CHAT_FIELDS) | v1_values
+    fields = _get_fields(wire, SAME_CHAT_FIELDS) | v1_values
     openai_request = openai_types.ChatCompletionRequest(
         max_tokens=max_tokens, response_format=known_format, **fields
     )
@@ -295,10 +302,11 @@ def decode_text(body: bytes, report_unknown: bool = False, strict: bool = False)
     )
     max_tokens = _read_max_tokens(wire, report)
     known_format, dialect_constraints = _read_formats(wire, strict)
-    fields = _get_fields(wire, SAME_FIELDS) | {"stop": _join_stops(wire)} | v1_values
+    fields = _get_fields(wire, SAME_TEXT_FIELDS) | v1_values
     openai_request = openai_types.CompletionRequest(
         prompt=wire.prompt,
         suffix=wire.suffix,
+        stop=_join_stops(wire),
         max_tokens=max_tokens,
         logprobs=_read_logprobs(wire),
         response_format=known_format,

@@ -30,9 +30,7 @@ from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
 from antiphon.dialects.common.endpoints import declare_generation, declare_get
-from antiphon.dialects.common.field_table import Table
-from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.fields import FieldScope as OpenAIScope
+from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -44,8 +42,8 @@ from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
-from antiphon.dialects.sgp.fields import TABLES, SgpScope
-from antiphon.dialects.sgp.legacy import LegacyScope, declare_legacy
+from antiphon.dialects.sgp.fields import FIELD_TABLE, TABLES, SgpScope
+from antiphon.dialects.sgp.legacy import declare_legacy
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
@@ -266,32 +264,6 @@ NAME = "sgp"
 SCHEMA_PREFIX = "Sgp"
 """The prefix of the dialect's schema names."""
 
-REQUESTS: Mapping[str, Table] = {
-    "SgpChatCompletionRequest": TABLES[SgpScope.CHAT],
-    "SgpCompletionRequest": TABLES[SgpScope.TEXT],
-    "ChatMessage": OPENAI_TABLES[OpenAIScope.MESSAGE],
-    "TextPart": OPENAI_TABLES[OpenAIScope.PART],
-    "RefusalPart": OPENAI_TABLES[OpenAIScope.REFUSAL],
-    "ImageUrlPart": OPENAI_TABLES[OpenAIScope.IMAGE],
-    "ImageUrlShape": OPENAI_TABLES[OpenAIScope.IMAGE_URL],
-    "InputAudioPart": OPENAI_TABLES[OpenAIScope.AUDIO],
-    "InputAudioShape": OPENAI_TABLES[OpenAIScope.INPUT_AUDIO],
-    "ToolShape": OPENAI_TABLES[OpenAIScope.TOOL],
-    "Function": OPENAI_TABLES[OpenAIScope.FUNCTION],
-    "MessageToolCall": OPENAI_TABLES[OpenAIScope.CALL],
-    "CalledFunction": OPENAI_TABLES[OpenAIScope.CALLED],
-    "StreamOptions": OPENAI_TABLES[OpenAIScope.STREAM],
-    "LegacyChatRequest": TABLES[LegacyScope.CHAT],
-    "LegacyTextRequest": TABLES[LegacyScope.TEXT],
-    "LegacyModelParameters": TABLES[LegacyScope.PARAMETERS],
-    "LegacyMessage": TABLES[LegacyScope.MESSAGE],
-    "LegacyPart": TABLES[LegacyScope.PART],
-    "LegacyImageUrl": TABLES[LegacyScope.IMAGE_URL],
-    "LegacyImageData": TABLES[LegacyScope.IMAGE_DATA],
-    "LegacyPromptImage": TABLES[LegacyScope.PROMPT_IMAGE],
-}
-"""The schemas whose fields are in a table."""
-
 EXAMPLES: Mapping[str, object] = {
     "SgpChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "SgpCompletionRequest": {"model": "cantor", "prompt": "Once upon a time"},
@@ -374,12 +346,14 @@ class Sgp(DialectDefaults):
 @cache
 def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
 
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    schemas = build_schemas(
+        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
+    )
     _describe_messages(schemas)
     return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)
 

@@ -24,32 +24,15 @@ from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_memory, read_sampling, require_no_nul
 from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.endpoints import declare_generation
-from antiphon.dialects.common.field_table import (
-    MEMORY,
-    FieldReport,
-    FieldTable,
-    RequestField,
-    declare_supported,
-)
+from antiphon.dialects.common.field_table import FieldReport, FieldTable
 from antiphon.dialects.common.media import read_image, read_image_data
-from antiphon.dialects.common.request_types import (
-    LONGEST_TEXT,
-    MAX_MESSAGES,
-    MAX_STOPS,
-    BodyShape,
-    Fraction,
-    ImageUrlShape,
-    MemoryShape,
-    Name,
-    Penalty,
-    PositiveInt,
-    StopText,
-    TemplateSource,
-)
+from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, ImageUrlShape, Memory
 from antiphon.dialects.common.response_types import FinishName
 from antiphon.dialects.sgp.encode import encode_stream_error
+from antiphon.domain import fields
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import Event, Finished, FinishReason, TextDelta, Usage, UsageSource
+from antiphon.domain.fields import LONGEST_TEXT, MAX_STOPS, Fraction, Name, Need, PositiveInt, StopText
 from antiphon.domain.messages import Content, Message, Role, TextContent
 from antiphon.domain.request import (
     Conversation,
@@ -66,85 +49,131 @@ MAX_PARTS = 1024
 """The most parts of one content, and the most images of one prompt. No model takes as many images."""
 
 AccountId = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
-Detail = Literal["auto", "low", "high"]
+Detail = Annotated[
+    Literal["auto", "low", "high"] | None,
+    Need.VISION,
+    "How closely the model looks at the image: auto, low or high.",
+]
+ImageUrl = Annotated[str, "A data: URL with base64, or an https: address, which only the vendor opens."]
 
 
 class LegacyImageUrl(BodyShape, frozen=True):
     """An image as a data: URL, or as an address that only a vendor opens."""
 
-    url: str
-    detail: Detail | None = None
+    url: ImageUrl
+    detail: Detail = None
 
 
 class LegacyImageData(BodyShape, frozen=True):
     """An image in base64."""
 
-    data: str
-    media_type: str
-    detail: Detail | None = None
-    type: Literal["base64"] | None = None
+    data: Annotated[str, Need.VISION, "The image in base64."]
+    media_type: Annotated[str, "image/png, image/jpeg, image/gif or image/webp."]
+    detail: Detail = None
+    type: Annotated[Literal["base64"] | None, "base64."] = None
 
 
 class LegacyPart(BodyShape, frozen=True):
     """A part of a content. It has one of three values; `type` names it and can be missing."""
 
-    type: Literal["text", "image_url", "image_data"] | None = None
-    text: str | None = None
-    image_url: LegacyImageUrl | None = None
-    image_data: LegacyImageData | None = None
+    type: Annotated[
+        Literal["text", "image_url", "image_data"] | None,
+        "text, image_url or image_data; you can leave it out.",
+    ] = None
+    text: Annotated[str | None, "The text of a text part."] = None
+    image_url: Annotated[LegacyImageUrl | None, Need.VISION, "An image by its address."] = None
+    image_data: Annotated[LegacyImageData | None, "An image in base64."] = None
 
 
-class LegacyMessage(BodyShape, frozen=True):
+class LegacyMessage(BodyShape, frozen=True, kw_only=True):
     """One turn of the conversation."""
 
-    content: str | Annotated[list[LegacyPart], Meta(min_length=1, max_length=MAX_PARTS)]
-    """The text. Only a user's turn can have a list of parts."""
-    role: Literal["user", "assistant", "system"] | None = None
-    """The user's role if it is missing."""
+    role: Annotated[
+        Literal["user", "assistant", "system"] | None,
+        "user, assistant or system; user by default.",
+    ] = None
+    content: Annotated[
+        str | Annotated[list[LegacyPart], Meta(min_length=1, max_length=MAX_PARTS)],
+        "The text, or a list of parts in a message of the user.",
+    ]
 
 
 class LegacyModelParameters(BodyShape, frozen=True, kw_only=True):
     """The options of a generation."""
 
-    temperature: Fraction | None = None
-    max_tokens: PositiveInt | None = None
-    stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
-    top_k: PositiveInt | None = field(default=None, name="topK")
-    top_p: Fraction | None = field(default=None, name="topP")
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
+    temperature: Annotated[
+        Fraction | None,
+        "0 to 1, 0.2 by default. 0 always takes the most likely token.",
+    ] = None
+    max_tokens: Annotated[
+        PositiveInt | None,
+        "Most tokens of the answer; the rest of the context by default.",
+    ] = None
+    stop_sequences: Annotated[
+        Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None,
+        "Texts that end the answer, at most four. They are not part of its text.",
+    ] = None
+    top_k: Annotated[PositiveInt | None, "Only the k most likely tokens."] = field(default=None, name="topK")
+    top_p: Annotated[
+        Fraction | None,
+        "Only the most likely tokens whose probabilities add up to this; 0 to 1.",
+    ] = field(default=None, name="topP")
+    frequency_penalty: Annotated[
+        fields.FrequencyPenalty,
+        "Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
+    ] = None
+    presence_penalty: Annotated[
+        fields.PresencePenalty,
+        "Subtracted from the logit of each token that is in the output; -2 to 2.",
+    ] = None
 
 
 class LegacyRequest(BodyShape, frozen=True, kw_only=True):
     """The fields that both endpoints share."""
 
-    model: Name
-    account_id: AccountId | None = None
-    model_parameters: LegacyModelParameters | None = None
-    stream: bool | None = None
+    model: Annotated[Name, "Name of a model."]
+    account_id: Annotated[
+        AccountId | None,
+        "The tag account_id in the records of usage. It does not choose the project; "
+        "the key "
+        "does. Ignored without keys.",
+    ] = None
+    model_parameters: Annotated[LegacyModelParameters | None, "The options of the generation."] = None
+    stream: fields.Stream = None
 
 
 class LegacyChatRequest(LegacyRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/chat-completions."""
 
-    messages: Annotated[list[LegacyMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    chat_template: TemplateSource | None = None
-    instructions: str | None = None
-    memory_strategy: MemoryShape | None = None
+    messages: Annotated[
+        Annotated[list[LegacyMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Need.TEMPLATE,
+        "The conversation so far.",
+    ]
+    chat_template: Annotated[
+        fields.ChatTemplate,
+        "A Jinja template instead of the model's, if the operator set `request_templates`.",
+    ] = None
+    instructions: Annotated[str | None, "A system message before the conversation."] = None
+    memory_strategy: Memory = None
 
 
 class LegacyPromptImage(BodyShape, frozen=True):
     """An image of a text completion, as a data: URL or an address that only a vendor opens."""
 
-    image_url: str
-    detail: Detail | None = None
+    image_url: Annotated[ImageUrl, Need.VISION]
+    detail: Detail = None
 
 
 class LegacyTextRequest(LegacyRequest, frozen=True, kw_only=True):
     """Body of POST /sgp/v4/completions."""
 
-    prompt: str
-    images: Annotated[list[LegacyPromptImage], Meta(max_length=MAX_PARTS)] | None = None
+    prompt: Annotated[str, "The text to continue. With images, it is the text of a user's message."]
+    images: Annotated[
+        Annotated[list[LegacyPromptImage], Meta(max_length=MAX_PARTS)] | None,
+        Need.VISION,
+        "Images for a model that accepts them. They and the prompt become one message of the user.",
+    ] = None
 
 
 class LegacyUsage(Struct, frozen=True):
@@ -208,74 +237,18 @@ class LegacyScope(StrEnum):
     PROMPT_IMAGE = "image of /sgp/v4/completions"
 
 
-CHAT = frozenset({LegacyScope.CHAT})
-TEXT = frozenset({LegacyScope.TEXT})
+SHAPES: Mapping[str, type[Struct]] = {
+    LegacyScope.CHAT: LegacyChatRequest,
+    LegacyScope.TEXT: LegacyTextRequest,
+    LegacyScope.PARAMETERS: LegacyModelParameters,
+    LegacyScope.MESSAGE: LegacyMessage,
+    LegacyScope.PART: LegacyPart,
+    LegacyScope.IMAGE_URL: LegacyImageUrl,
+    LegacyScope.IMAGE_DATA: LegacyImageData,
+    LegacyScope.PROMPT_IMAGE: LegacyPromptImage,
+}
 
-DETAIL = "How closely the model looks at the image: auto, low or high."
-
-FIELDS: tuple[RequestField, ...] = (
-    *declare_supported(
-        CHAT | TEXT,
-        model="Name of a model.",
-        account_id="The tag account_id in the records of usage. It does not choose the project; the key "
-        "does. Ignored without keys.",
-        model_parameters="The options of the generation.",
-        stream="Whether the answer comes as server-sent events.",
-    ),
-    *declare_supported(
-        CHAT,
-        messages="The conversation so far.",
-        chat_template="A Jinja template instead of the model's, if the operator set `request_templates`.",
-        instructions="A system message before the conversation.",
-        memory_strategy=MEMORY,
-    ),
-    *declare_supported(
-        TEXT,
-        prompt="The text to continue. With images, it is the text of a user's message.",
-        images="Images for a model that accepts them. They and the prompt become one message of the user.",
-    ),
-    *declare_supported(
-        {LegacyScope.PARAMETERS},
-        temperature="0 to 1, 0.2 by default. 0 always takes the most likely token.",
-        max_tokens="Most tokens of the answer; the rest of the context by default.",
-        stop_sequences="Texts that end the answer, at most four. They are not part of its text.",
-        topK="Only the k most likely tokens.",
-        topP="Only the most likely tokens whose probabilities add up to this; 0 to 1.",
-        frequency_penalty="Subtracted from a token's logit for each time that it is in the output; -2 to 2.",
-        presence_penalty="Subtracted from the logit of each token that is in the output; -2 to 2.",
-    ),
-    *declare_supported(
-        {LegacyScope.MESSAGE},
-        role="user, assistant or system; user by default.",
-        content="The text, or a list of parts in a message of the user.",
-    ),
-    *declare_supported(
-        {LegacyScope.PART},
-        type="text, image_url or image_data; you can leave it out.",
-        text="The text of a text part.",
-        image_url="An image by its address.",
-        image_data="An image in base64.",
-    ),
-    *declare_supported(
-        {LegacyScope.IMAGE_URL},
-        url="A data: URL with base64, or an https: address, which only the vendor opens.",
-        detail=DETAIL,
-    ),
-    *declare_supported(
-        {LegacyScope.IMAGE_DATA},
-        data="The image in base64.",
-        media_type="image/png, image/jpeg, image/gif or image/webp.",
-        detail=DETAIL,
-        type="base64.",
-    ),
-    *declare_supported(
-        {LegacyScope.PROMPT_IMAGE},
-        image_url="A data: URL with base64, or an https: address, which only the vendor opens.",
-        detail=DETAIL,
-    ),
-)
-
-FIELD_TABLE = FieldTable(FIELDS, tuple(LegacyScope), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT))
+FIELD_TABLE = FieldTable(SHAPES, (), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT))
 filter_fields = FIELD_TABLE.filter
 
 DEFAULTS: Mapping[str, float] = {"temperature": 0.2}
