@@ -55,7 +55,8 @@ def test_a_defect_while_loading_is_one_sentence_and_is_logged() -> None:
         assert "\n" not in error.message
         assert gone(host) == 1
         _, logged = host.process.communicate()
-        assert b"\nRuntimeError at " in logged
+        (line,) = [line for line in logged.splitlines() if b"engine_load_failed" in line]
+        assert b'exception="RuntimeError at ' in line
 
 
 @pytest.mark.parametrize("factory", ["create_endless_engine", "Loading"])
