@@ -84,7 +84,6 @@ BORDERS = {
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
-    "uvicorn": ("antiphon.http", "antiphon.assembly"),
     # Of the extra ray: the processes of a cluster alone import them.
     "ray": ("antiphon.engines.host.ray",),
     "grpc": ("antiphon.engines.host.ray.node",),

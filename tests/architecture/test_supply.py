@@ -125,7 +125,7 @@ def test_the_locks_hold_what_the_project_asks_for():
 def test_packages_whose_insides_are_extended_have_an_upper_bound():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     used = [package for module in modules() for package in opened(module)]
-    assert {"uvicorn", "aiohttp"} <= set(used)
+    assert {"aiohttp"} <= set(used)
     extras = [each for listed in project["optional-dependencies"].values() for each in listed]
     expect_none(unbounded(used, project["dependencies"] + extras))
     assert list(unbounded(["rich", "msgspec"], ["rich>=15", "msgspec>=0.22"])) == [

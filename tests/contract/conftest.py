@@ -27,7 +27,7 @@ from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.application import create_app
-from antiphon.http.server import create_server
+from antiphon.http.server import Server as HttpServer
 from antiphon.http.state import AppState
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -127,13 +127,15 @@ def serve_engine(
         prefixed_dialects=(Fireworks(), Empower(), Sgp(), Jamai()),
     )
     ready = threading.Event()
-    server = create_server(create_app(edge), edge, ready.set)
+    server = HttpServer(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
+        loop = uvloop.new_event_loop()
+
         def run() -> None:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(server.serve(sockets=[listener]))
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(server.serve(listener))
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -141,7 +143,7 @@ def serve_engine(
         try:
             yield Scripted(f"http://127.0.0.1:{port}", "scripted", engine)
         finally:
-            server.stop()
+            loop.call_soon_threadsafe(server.stop)
             thread.join(60)
 
 

@@ -288,7 +288,7 @@ async def running(server):
 
 
 async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
-    monkeypatch.setattr("antiphon.http.server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("antiphon.http.protocol.IDLE_SECONDS", 0.2)
     async with serving() as server, server.line() as line:
         assert await line.rest() == b""
         await gone(server.connections)

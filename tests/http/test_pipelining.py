@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from antiphon.http.protocol import MAX_PIPELINED
+from antiphon.http.protocol import MAX_PIPELINED, Exchange
 from antiphon.testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, at_most, request_bytes, serving
 from tests.support.waiting import await_until
@@ -24,10 +23,10 @@ def prompt(size: int) -> dict[str, Any]:
     return {"model": "m", "prompt": "x" * size}
 
 
-def held(*before: RequestResponseCycle) -> list[RequestResponseCycle]:
+def held(*before: Exchange) -> list[Exchange]:
     """All parsed requests of this process that are not answered, without those of other tests."""
-    found = [each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]
-    return [cycle for cycle in found if not cycle.response_complete and cycle not in before]
+    found = [each for each in gc.get_objects() if isinstance(each, Exchange)]
+    return [exchange for exchange in found if not exchange.is_complete and exchange not in before]
 
 
 async def running(server):
@@ -141,7 +140,7 @@ async def test_a_large_pipelined_body_is_not_read_before_its_turn():
         await running(server)
         line.writer.write(request_bytes("/health"))
         await asyncio.sleep(0.1)
-        assert len(held(*before)) <= 6 and sum(len(cycle.body) for cycle in held(*before)) < BYTES
+        assert len(held(*before)) <= 6 and sum(len(each.unread) for each in held(*before)) < BYTES
         gate.set()
         assert [(await line.reply()).status for _ in range(6)] == [200] * 5 + [404]
         assert (await line.reply()).status == 200

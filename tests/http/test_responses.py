@@ -37,7 +37,7 @@ async def test_a_client_that_leaves_a_file_ends_its_reading():
         async with served.line() as line:
             await line.send(request_bytes("/file"))
             await line.until(b"part")
-            tasks = next(iter(connections)).tasks
+            tasks = next(iter(connections)).server.tasks
         await gone(connections)
         gate.set()
         await gone(tasks)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import BudgetExceeded, EngineDied
-from antiphon.http.connection import Connection
+from antiphon.http.protocol import Exchange, HttpProtocol, ServerState
 from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
+from antiphon.http.slow_clients import SlowClientWatch
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving
@@ -244,67 +246,79 @@ async def test_a_slow_reader_does_not_disturb_a_fast_one():
             assert (await server.ask(CHAT, STREAM)).status == 200
 
 
-class Paused:
-    """A connection whose client does not read until `resume`."""
+class RecordedTransport(asyncio.Transport):
+    """Keeps what is written to a connection."""
 
     def __init__(self) -> None:
-        self.write_paused = False
-        self._reads = asyncio.Event()
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_aborted = False
 
-    def pause(self) -> None:
-        self.write_paused = True
-        self._reads.clear()
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
 
-    def resume(self) -> None:
-        self.write_paused = False
-        self._reads.set()
+    def abort(self) -> None:
+        self.is_aborted = True
 
-    async def drain(self) -> None:
-        await self._reads.wait()
-
-    def resume_reading(self) -> None:
-        """It reads all the time."""
+    def is_closing(self) -> bool:
+        return self.is_aborted
 
 
-def writing(flow: Any) -> tuple[EventWriter, list[Any], list[str]]:
-    sent: list[Any] = []
-    aborted: list[str] = []
+async def writing() -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
+    """A writer of the answer to a request."""
+    asked: list[Exchange] = []
 
-    async def send(message: Any) -> None:
-        sent.append(message.get("body", message["type"]))
+    async def handle(exchange: Exchange) -> None:
+        asked.append(exchange)
+        await asyncio.Event().wait()
 
-    connection = Connection(lambda: aborted.append("aborted"), 0.0, flow)
-    return EventWriter(send, connection, StreamTimeouts(30.0, 0.01), list), sent, aborted
+    server = ServerState(handle, lambda _: OpenAI(), 30.0, lambda: "1", SlowClientWatch(30.0))
+    connection, transport = HttpProtocol(server, asyncio.get_running_loop()), RecordedTransport()
+    connection.connection_made(transport)
+    connection.data_received(request_bytes("/"))
+    await asyncio.sleep(0)
+    return EventWriter(asked[0], StreamTimeouts(30.0, 0.01), list), connection, transport
 
 
-async def test_what_is_put_in_one_turn_is_written_at_once():
-    writer, sent, _ = writing(Paused())
+async def test_what_is_put_in_one_turn_is_written_at_once_with_the_head():
+    writer, connection, transport = await writing()
     assert not writer.has_begun
     await writer.put(b"a")
     await writer.put(b"b")
-    assert sent == [] and writer.has_begun
+    assert transport.writes == [] and writer.has_begun
     await asyncio.sleep(0)
-    assert sent == ["http.response.start", b"ab"]
+    (first,) = transport.writes
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and first.endswith(b"\r\n\r\n2\r\nab\r\n")
     await writer.close(b"c")
-    assert sent[2:] == [b"c"]
+    assert transport.writes[1:] == [b"1\r\nc\r\n0\r\n\r\n"]
+    await ended(connection)
 
 
 async def test_a_maker_waits_while_its_client_does_not_read():
-    flow = Paused()
-    writer, sent, aborted = writing(flow)
-    flow.pause()
+    writer, connection, transport = await writing()
+    connection.pause_writing()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(writer.put(b"a"))
-        await await_until(lambda: aborted)
-        assert not waiting.done() and sent == []
-        flow.resume()
+        await await_until(lambda: transport.is_aborted)
+        assert not waiting.done() and transport.writes == []
+        connection.resume_writing()
     await writer.close(b"b")
-    assert sent[0] == "http.response.start" and b"".join(sent[1:]) == b"ab"
+    assert b"".join(transport.writes).endswith(b"\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+    await ended(connection)
 
 
 async def test_a_maker_that_never_waits_is_written_in_pieces():
-    writer, sent, _ = writing(Paused())
+    writer, connection, transport = await writing()
     for _ in range(4):
         await writer.put(b"x" * HIGH_WATER)
-    assert [len(part) for part in sent[1:]] == [2 * HIGH_WATER, 2 * HIGH_WATER]
+    size = b"%x\r\n" % (2 * HIGH_WATER)
+    assert [part.partition(size)[2] for part in transport.writes] == [b"x" * 2 * HIGH_WATER + b"\r\n"] * 2
     writer.abandon()
+    await ended(connection)
+
+
+async def ended(connection: HttpProtocol) -> None:
+    connection.connection_lost(None)
+    for task in connection.server.tasks:
+        task.cancel()
+    await gone(connection.server.tasks)

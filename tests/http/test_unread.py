@@ -72,7 +72,7 @@ async def test_a_client_that_does_not_read_a_whole_answer_is_cut(way):
 @pytest.mark.parametrize("way", ["kept", "closing", "HTTP/1.0"])
 async def test_a_client_that_reads_slowly_gets_the_whole_answer(way, monkeypatch):
     """Although that takes many times what an idle connection, or one that takes nothing, is given."""
-    monkeypatch.setattr("antiphon.http.server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("antiphon.http.protocol.IDLE_SECONDS", 0.2)
     monkeypatch.setattr("antiphon.http.protocol.LINGER_SECONDS", 0.2)
     async with serving(large(), send_timeout=0.4) as server, reluctant(server, WAYS[way]) as sock:
         began = asyncio.get_running_loop().time()

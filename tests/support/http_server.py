@@ -28,7 +28,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
-from antiphon.http.server import create_server
+from antiphon.http.server import Server
 from antiphon.http.state import AppState
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -302,20 +302,14 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
 @asynccontextmanager
 async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
     """Runs a server; yields its port and its open connections."""
-    server = create_server(create_app(edge), edge)
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
+    server = Server(create_app(edge), edge)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        await server.startup([listener])
-        await server.on_tick(0)
+        await server.start(listener)
         try:
-            yield listener.getsockname()[1], server.server_state.connections
+            yield listener.getsockname()[1], server.state.connections
         finally:
-            for open_server in server.servers:
-                open_server.close()
-            for connection in tuple(server.server_state.connections):
-                connection.transport.abort()
-            await gone(server.server_state.tasks)
+            server.close()
+            await gone(server.state.tasks)
 
 
 def targets_of(edge: AppState) -> list[tuple[str, str]]:

@@ -1,24 +1,19 @@
-"""The application: one ASGI function that handles every request. The code follows the order in which a
-request is handled."""
+"""The application: one function that handles every request. The code follows the order in which a request is
+handled."""
 
 import re
-from collections.abc import Awaitable, Sequence
-from functools import partial
-
-from starlette.datastructures import Headers as StarletteHeaders
-from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Message, Receive, Scope, Send
+from collections.abc import Sequence
 
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.domain.context import AttributeValue, Span, Tracer
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http.authenticate import Authenticator, Headers, OriginCheck
+from antiphon.http.authenticate import Authenticator, OriginCheck
 from antiphon.http.body import BodyReader
 from antiphon.http.body_budget import BodyCounter
 from antiphon.http.client_address import FORWARDED_FOR, TrustedProxies
-from antiphon.http.connection import Connection, get_connection
+from antiphon.http.cors import Cors
 from antiphon.http.errors import (
     SERVER_ERROR,
     record_failure,
@@ -30,8 +25,8 @@ from antiphon.http.errors import (
 from antiphon.http.in_flight import ClientLeft, InFlight
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.openapi import declare_document, declare_pages
+from antiphon.http.protocol import Exchange
 from antiphon.http.responses import (
-    RATE_LIMIT_HEADERS,
     EventWriter,
     StreamTimeouts,
     build_limit_headers,
@@ -41,20 +36,10 @@ from antiphon.http.responses import (
 from antiphon.http.routing import Routes, find_nearest_path
 from antiphon.http.server_status import declare_front_page, declare_health, declare_info, declare_metrics
 from antiphon.http.services import ServerServices
-from antiphon.http.state import AppState, group_headers
+from antiphon.http.state import AppState
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """A request id that a caller can send. It fits every tracing format and is safe in logs and headers."""
-
-EXPOSED_HEADERS = (
-    "x-request-id",
-    "retry-after",
-    "x-should-retry",
-    "x-antiphon-ignored",
-    "x-antiphon-relaxed",
-    *RATE_LIMIT_HEADERS,
-)
-"""Response headers that a web page of an allowed origin may read."""
 
 MISSING_API = re.compile(r"(?:/openai|/anthropic)?(?:/v1)?/(?:responses|messages)(?:/.*)?")
 """Paths of APIs that clients offer beside chats, and that the server does not have yet."""
@@ -65,35 +50,8 @@ CLIENT_LEFT = "left"
 """The status, in logs and metrics, of a request whose client left before the answer."""
 
 
-class ResponseState:
-    """The response to one request. It adds the common headers and stores the status that was sent."""
-
-    __slots__ = ("_headers", "_send", "status")
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self._headers = [(b"x-request-id", request_id.encode()), NO_SNIFF]
-        self.status = CLIENT_LEFT
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the response has begun."""
-        return self.status is not CLIENT_LEFT
-
-    def add_header(self, name: bytes, value: bytes) -> None:
-        """Adds a header to the response. Call it before the response begins."""
-        self._headers.append((name, value))
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """Sends an ASGI message. Adds the common headers to the message that starts the response."""
-        if message["type"] == "http.response.start":
-            self.status = str(message["status"])
-            message["headers"] = [*message["headers"], *self._headers]
-        return self._send(message)
-
-
 class Application:
-    """The ASGI application."""
+    """Handles all requests of a server."""
 
     def __init__(self, app_state: AppState, endpoints: Sequence[Endpoint]) -> None:
         """`endpoints`: all endpoints of the server."""
@@ -108,15 +66,14 @@ class Application:
         self._stream_timeouts = StreamTimeouts(
             app_state.settings.keep_alive_interval, app_state.settings.send_timeout
         )
-        self._cors = _create_cors(app_state, self.routes) if app_state.settings.cors_origins else None
+        origins = app_state.settings.cors_origins
+        self._cors = Cors(origins, self.routes.methods) if origins else None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        app_state, method, path = self._app_state, scope["method"], scope["path"]
+    async def __call__(self, exchange: Exchange) -> None:
+        app_state, method, path = self._app_state, exchange.method, exchange.path
         started_at = app_state.clock.monotonic()
-        headers = group_headers(scope)
-        sent_ids, peer = headers.get(b"x-request-id", ()), scope.get("client")
+        headers, peer = exchange.headers, exchange.connection.peer
+        sent_ids = headers.get(b"x-request-id", ())
         request_id = (
             sent_ids[0].decode()
             if len(sent_ids) == 1 and REQUEST_ID.fullmatch(sent_ids[0])
@@ -128,76 +85,68 @@ class Application:
             method,
             path,
             headers,
-            scope.get("query_string", b""),
+            exchange.query_string,
             path_params=NOTHING if match is None else match.params,
-            peer=peer[0] if peer else None,
+            peer=peer,
         )
-        request.client = (
-            self._proxies.find_client(request.peer, headers) if FORWARDED_FOR in headers else request.peer
-        )
-        response = ResponseState(send, request_id)
-        send_answer: Send = response.send
-        if self._cors is not None and b"origin" in headers:
-            send_answer = partial(
-                self._cors.send, send=response.send, request_headers=StarletteHeaders(scope=scope)
-            )
+        request.client = self._proxies.find_client(peer, headers) if FORWARDED_FOR in headers else peer
+        exchange.extra_headers = [(b"x-request-id", request_id.encode()), NO_SNIFF]
         label = self.routes.get_label(path) if match is None else match.label
         if app_state.tracer is not None and method == "POST":
             request.span = open_span(app_state.tracer, request, label)
         body_counter: BodyCounter | None = None
         try:
-            if self._cors is not None and is_preflight(method, headers):
-                await self._cors(scope, receive, response.send)
-                return
-            self._origin_check.require_allowed(scope, headers)
+            if self._cors is not None and b"origin" in headers:
+                if method == "OPTIONS" and b"access-control-request-method" in headers:
+                    await send_response(exchange, self._cors.answer_preflight(headers), [])
+                    return
+                exchange.extra_headers += self._cors.build_headers(headers[b"origin"][0])
+            self._origin_check.require_allowed(exchange)
             right = self.routes.get_right_for_missing(path) if match is None else match.endpoint.right
             actor = await self._authenticator.authenticate(request, right)
             request.actor = replace(actor, client=request.client)
             if request.chosen_project is not None:
-                response.add_header(b"x-antiphon-project", request.chosen_project.encode())
+                exchange.extra_headers.append((b"x-antiphon-project", request.chosen_project.encode()))
             if match is None:
                 raise self._build_not_found(method, path)
-            endpoint, connection = match.endpoint, get_connection(scope)
+            endpoint = match.endpoint
             if endpoint.body is not None:
-                body_counter = await self._body_reader.read(endpoint.body, request, receive, connection)
+                body_counter = await self._body_reader.read(endpoint.body, request, exchange)
             if endpoint.ends_with_caller:
-                with self._cancel_on_leave(request, connection):
+                with self._cancel_on_leave(request, exchange):
                     answer = await endpoint.handler(request, self._services)
             else:
                 answer = await endpoint.handler(request, self._services)
             if isinstance(answer, Response):
-                await send_response(send_answer, answer, build_limit_headers(request.progress.limit_statuses))
+                await send_response(exchange, answer, build_limit_headers(request.progress.limit_statuses))
             elif isinstance(answer, EventStream):
-                await self._stream(answer, request, connection, send_answer)
+                await self._stream(answer, request, exchange)
             else:
-                await send_file(send_answer, answer, connection)
+                await send_file(exchange, answer)
         except ClientLeft:
             return
         except Exception as exception:  # noqa: BLE001 - every exception becomes an error response
-            await self._refuse(
-                to_api_error(exception, request_id), request, scope["raw_path"], response, send_answer
-            )
+            await self._refuse(to_api_error(exception, request_id), request, exchange)
         finally:
             if body_counter is not None:
                 body_counter.release()
             seconds = app_state.clock.monotonic() - started_at
-            app_state.metrics.count_response(label, response.status, seconds)
+            status = str(exchange.status) if exchange.status else CLIENT_LEFT
+            app_state.metrics.count_response(label, status, seconds)
             if request.span is not None:
-                close_span(request.span, request, response.status)
+                close_span(request.span, request, status)
 
-    async def _stream(
-        self, stream: EventStream, request: Request, connection: Connection, send: Send
-    ) -> None:
+    async def _stream(self, stream: EventStream, request: Request, exchange: Exchange) -> None:
         """Writes all events of a stream; a group of events is one write. Raises an error that occurs before
         the response has begun; a later error becomes the last event."""
 
         def build_headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
 
-        writer = EventWriter(send, connection, self._stream_timeouts, build_headers, stream.keep_alive)
+        writer = EventWriter(exchange, self._stream_timeouts, build_headers, stream.keep_alive)
         last_event, encode = None, stream.encoder.encode
         try:
-            with self._cancel_on_leave(request, connection):
+            with self._cancel_on_leave(request, exchange):
                 async with stream.events as groups:
                     async for group in groups:
                         await writer.put(b"".join(map(encode, group)))
@@ -221,9 +170,7 @@ class Application:
         record_failure("stream_failed", error, request, self._app_state, {"path": path})
         return stream.encoder.encode_error(error)
 
-    async def _refuse(
-        self, error: AntiphonError, request: Request, raw_path: bytes, response: ResponseState, send: Send
-    ) -> None:
+    async def _refuse(self, error: AntiphonError, request: Request, exchange: Exchange) -> None:
         """Logs an error, and sends it unless the response has begun. A response that has begun is cut off.
 
         The error must not be stored in a variable of a frame in its traceback. Such a reference cycle would
@@ -233,19 +180,19 @@ class Application:
         if request.span is not None:
             add_refusal(request.span, error, dialect.get_status(error))
         is_unknown = isinstance(error, RouteNotFound)
-        path = sanitize_path(raw_path) if is_unknown else self.routes.get_label(request.path)
+        path = sanitize_path(exchange.raw_path) if is_unknown else self.routes.get_label(request.path)
         record_refusal(error, dialect.get_status(error), request, path, self._app_state)
-        if not response.has_begun:
+        if not exchange.status:
             headers = build_limit_headers(request.progress.limit_statuses)
             headers += dialect.build_error_headers(error, self._app_state.clock.wall())
-            await send_error(send, dialect, error, request, headers)
+            await send_error(exchange, dialect, error, request, headers)
 
-    def _cancel_on_leave(self, request: Request, connection: Connection) -> InFlight:
+    def _cancel_on_leave(self, request: Request, exchange: Exchange) -> InFlight:
         """Returns a context that cancels its block if the caller leaves, at the request timeout, or if the
         caller's key is no longer accepted."""
         app_state = self._app_state
         seconds = app_state.settings.request_timeout
-        return InFlight(connection, app_state.in_flight, seconds, request.actor, request.progress)
+        return InFlight(exchange, app_state.in_flight, seconds, request.actor, request.progress)
 
     def _build_not_found(self, method: str, path: str) -> AntiphonError:
         """Returns the error for an unknown path, or for a method that the path does not accept."""
@@ -259,27 +206,6 @@ class Application:
         nearest_path = find_nearest_path(path, method, self.routes, self._prefixes)
         hint = "" if nearest_path is None else f"did you mean {nearest_path}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
-
-
-def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether the request is a CORS preflight of a browser."""
-    return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
-
-
-def _create_cors(app_state: AppState, routes: Routes) -> CORSMiddleware:
-    """Returns Starlette's CORS middleware, which answers preflights. It wraps no application."""
-    return CORSMiddleware(
-        _answer_nothing,
-        allow_origins=app_state.settings.cors_origins,
-        allow_methods=sorted(routes.methods),
-        allow_headers=("*",),
-        expose_headers=EXPOSED_HEADERS,
-    )
-
-
-async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    """Stands in for the application that the middleware needs. It is never called, because the middleware
-    answers every preflight itself."""
 
 
 def open_span(tracer: Tracer, request: Request, route: str) -> Span:
@@ -315,7 +241,7 @@ def close_span(span: Span, request: Request, status: str) -> None:
 
 
 def create_app(app_state: AppState) -> Application:
-    """Creates the ASGI application. Starts nothing."""
+    """Creates the application. Starts nothing."""
     return Application(app_state, list_endpoints(app_state))
 
 

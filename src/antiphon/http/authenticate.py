@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from starlette.types import Scope
-
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
 from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
@@ -22,6 +20,7 @@ from antiphon.errors import (
     PermissionDenied,
     RequestError,
 )
+from antiphon.http.protocol import Exchange
 from antiphon.http.state import AppState
 from antiphon.settings.server import is_loopback
 
@@ -87,15 +86,16 @@ class OriginCheck:
         self._accepted_hosts: set[bytes] = set()
         """Some values of the Host header that were accepted."""
 
-    def require_allowed(self, scope: Scope, headers: Headers) -> None:
+    def require_allowed(self, exchange: Exchange) -> None:
         """Raises PermissionDenied or RequestError if the request is refused."""
+        headers = exchange.headers
         hosts = headers.get(b"host", [])
         if len(hosts) == 1 and hosts[0] in self._accepted_hosts and headers.keys().isdisjoint(PAGE_HEADERS):
             return
-        host = self._require_host(scope["http_version"], hosts)
+        host = self._require_host(exchange.version, hosts)
         if host and len(self._accepted_hosts) < MAX_REMEMBERED_HOSTS:
             self._accepted_hosts.add(hosts[0])
-        if not self._is_same_site(headers, host) and not _is_navigation(scope["method"], headers):
+        if not self._is_same_site(headers, host) and not _is_navigation(exchange.method, headers):
             raise PermissionDenied(
                 "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
             )

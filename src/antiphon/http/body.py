@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from starlette.types import Receive
-
 from antiphon.dialects.base import JSON, Request, RequestBody
 from antiphon.errors import BodyTooLarge, RequestTimedOut, UnsupportedMediaType
 from antiphon.http.body_budget import BodyCounter
-from antiphon.http.connection import Connection
 from antiphon.http.in_flight import ClientLeft
+from antiphon.http.protocol import Exchange
 from antiphon.http.state import AppState
 
 JSON_TYPE = JSON.encode()
@@ -41,9 +39,7 @@ class BodyReader:
         self._timeout = app_state.settings.receive_timeout
         self._counts_per_actor = app_state.keys_on
 
-    async def read(
-        self, body: RequestBody, request: Request, receive: Receive, connection: Connection
-    ) -> BodyCounter:
+    async def read(self, body: RequestBody, request: Request, exchange: Exchange) -> BodyCounter:
         """Reads the body into the request. Returns the counter of the body's bytes, which the caller must
         release when the request has ended. Raises a RequestError or ClientLeft."""
         headers = request.headers
@@ -56,45 +52,40 @@ class BodyReader:
             self._budget, self._max_total, request.actor.caller if self._counts_per_actor else None
         )
         try:
-            if connection.has_arrived:
-                request.body = await _read_parts(receive, counter, limit)
+            if exchange.has_arrived:
+                request.body = _take_part(exchange, counter, limit)
             else:
                 counter.require_free(declared_size)
-                timeout = self._timeout
-                request.body = await _read_in_time(receive, counter, limit, connection.arrived_at, timeout)
+                request.body = await _read_in_time(exchange, counter, limit, self._timeout)
         except BaseException:
             counter.release()
             raise
-        connection.resume_reading()
+        exchange.connection.resume_reading()
         return counter
 
 
-async def _read_in_time(
-    receive: Receive, counter: BodyCounter, limit: BodyLimit, arrived_at: float, seconds: float
-) -> bytes:
-    """Reads a body. Raises RequestTimedOut if it takes too long."""
+async def _read_in_time(exchange: Exchange, counter: BodyCounter, limit: BodyLimit, seconds: float) -> bytes:
+    """Reads a body that is still arriving. Raises RequestTimedOut if it takes too long."""
+    parts = [_take_part(exchange, counter, limit)]
     try:
-        async with asyncio.timeout_at(arrived_at + seconds):
-            return await _read_parts(receive, counter, limit)
+        async with asyncio.timeout_at(exchange.arrived_at + seconds):
+            while not exchange.has_arrived:
+                await exchange.wait_for_body()
+                parts.append(_take_part(exchange, counter, limit))
     except TimeoutError:
         raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
+    return b"".join(parts)
 
 
-async def _read_parts(receive: Receive, counter: BodyCounter, limit: BodyLimit) -> bytes:
-    """Reads a body part by part, and counts its bytes."""
-    parts: list[bytes] = []
-    more_body = True
-    while more_body:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        parts.append(message.get("body", b""))
-        size = len(parts[-1])
-        if counter.byte_count + size > limit.size:
-            raise limit.build_error()
-        counter.charge(size)
-        more_body = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _take_part(exchange: Exchange, counter: BodyCounter, limit: BodyLimit) -> bytes:
+    """Returns the part of a body that has arrived, and counts its bytes."""
+    if exchange.has_left:
+        raise ClientLeft
+    part = exchange.take_body()
+    if counter.byte_count + len(part) > limit.size:
+        raise limit.build_error()
+    counter.charge(len(part))
+    return part
 
 
 def require_type(media_type: str, headers: Headers) -> None:

@@ -10,8 +10,6 @@ import logging
 import math
 from functools import cache
 
-from starlette.types import Message, Send
-
 from antiphon.dialects.base import Dialect, Endpoint, Request
 from antiphon.dialects.common.openapi_schemas import list_body_shapes, list_field_names, list_parameters
 from antiphon.errors import (
@@ -22,6 +20,7 @@ from antiphon.errors import (
     RequestError,
 )
 from antiphon.http.authenticate import SCOPE_HEADERS
+from antiphon.http.protocol import Exchange
 from antiphon.http.state import AppState
 from antiphon.telemetry.logs import cut_unknown_path, describe_exception, record
 
@@ -34,6 +33,8 @@ CLIENT_RETRY_STATUSES = frozenset({408, 409, 429})
 SERVER_ERROR = 500
 
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
+
+JSON_HEADER = (b"content-type", b"application/json")
 
 HEADER_PARAMETERS = frozenset({"authorization", *(name.decode() for name in SCOPE_HEADERS)})
 """Names of headers that an error can name as its parameter."""
@@ -72,28 +73,24 @@ def build_error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, 
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
-    if error.status == TIMED_OUT:
-        headers.append((b"connection", b"close"))
     return headers
 
 
-def build_json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | None = None) -> Message:
-    """Returns the message that opens a JSON response."""
-    content_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
-    return {"type": "http.response.start", "status": status, "headers": content_headers + (headers or [])}
-
-
 async def send_error(
-    send: Send,
+    exchange: Exchange,
     dialect: Dialect,
     error: AntiphonError,
     request: Request,
     headers: list[tuple[bytes, bytes]],
 ) -> None:
-    """Sends a whole error response in the dialect's format."""
+    """Sends a whole error response in the dialect's format. After a request that is late, the connection
+    closes."""
     body, status = dialect.encode_error(error, request), dialect.get_status(error)
-    await send(build_json_start(status, len(body), build_error_headers(error, status) + headers))
-    await send({"type": "http.response.body", "body": body})
+    if error.status == TIMED_OUT:
+        exchange.keep_alive = False
+    await exchange.connection.drain()
+    exchange.begin(status, [JSON_HEADER, *build_error_headers(error, status), *headers], len(body))
+    exchange.write(body, is_last=True)
 
 
 def to_api_error(exception: Exception, request_id: str) -> AntiphonError:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from antiphon.domain.context import RequestProgress
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, AuthenticationFailed, DeadlineExceeded
-from antiphon.http.connection import Connection
+from antiphon.http.protocol import Exchange
 
 KEY_NOT_ACCEPTED = (
     "the key of this request is not accepted any more: it was ended, its user disabled or taken out of the "
@@ -29,8 +29,8 @@ class InFlight:
     AuthenticationFailed if the caller is no longer accepted; or the error of `InFlightRegistry.end`."""
 
     __slots__ = (
-        "_connection",
         "_errors",
+        "_exchange",
         "_is_active",
         "_progress",
         "_registry",
@@ -41,7 +41,7 @@ class InFlight:
 
     def __init__(
         self,
-        connection: Connection,
+        exchange: Exchange,
         registry: "InFlightRegistry",
         seconds: float,
         actor: Actor,
@@ -50,13 +50,11 @@ class InFlight:
         registry.require_accepted(actor)
         task = asyncio.current_task(registry.loop)
         if task is None:
-            raise RuntimeError(
-                "InFlight needs a running task of its registry's event loop, which is the first one"
-            )
-        if connection.has_left:
+            raise RuntimeError("InFlight needs a running task")
+        if exchange.has_left:
             raise ClientLeft
         self.actor = actor
-        self._connection = connection
+        self._exchange = exchange
         self._registry = registry
         self._progress = progress
         self._task = task
@@ -66,14 +64,14 @@ class InFlight:
         self._seconds = seconds
 
     def __enter__(self) -> "InFlight":
-        self._connection.on_leave = self._end_on_disconnect
+        self._exchange.on_leave = self._end_on_disconnect
         self._registry.add(self, self._seconds)
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         self._is_active = False
         self._registry.discard(self)
-        self._connection.on_leave = None
+        self._exchange.on_leave = None
         if self._errors and isinstance(raised, asyncio.CancelledError):
             self._task.uncancel()
             raise self._errors.pop() from None

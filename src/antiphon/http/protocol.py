@@ -1,7 +1,6 @@
-"""Extends uvicorn's HTTP/1.1 protocol. It adds a deadline for the request's arrival, a size limit of headers,
-errors in the dialect's format, and a way to drop a connection at once.
+"""Serves HTTP/1.1 on a connection, over httptools' parser.
 
-The deadline starts with the first byte of a request. If the headers are late, the protocol answers; if the
+The deadline of a request starts with its first byte. If the headers are late, the protocol answers; if the
 body is late, the body's reader answers. After an answer the server reads and discards the rest of the body
 for a short while, so that a client that still sends can read the refusal. Then the server drops the
 connection.
@@ -12,25 +11,28 @@ a request, the server first answers the earlier requests. Then it refuses and cl
 
 import asyncio
 import logging
+import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from operator import itemgetter
+from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
-from antiphon.domain.values import Struct
+from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
-from antiphon.http.connection import CONNECTION, Connection, OutgoingData, SlowClientWatch, get_connection
-from antiphon.telemetry.logs import record
+from antiphon.http.slow_clients import OutgoingData, SlowClientWatch
+from antiphon.telemetry.logs import describe_exception, record
 
 MAX_HEADER_BYTES = 1 << 16
 """The most bytes of request line and headers together. It is the limit of common proxies and leaves room for
 any credential."""
+
+MAX_UNREAD_BYTES = 1 << 16
+"""The most bytes of a body that wait for the handler. With more, the server stops to read the connection."""
 
 MAX_PIPELINED = 8
 """The most requests that can wait behind a running one. Up to this number the server continues to read, so it
@@ -39,97 +41,230 @@ notices a disconnect."""
 END_OF_HEAD = b"\r\n\r\n"
 """The end of the request line and headers."""
 
-ANSWER_START = b"HTTP/1.1 "
-"""The first bytes of an answer."""
-
 HTTP_2 = b"h2c"
 
 UPGRADE_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 """The header that asks for HTTP/2. Java's client sends it in its first request."""
 
+IDLE_SECONDS = 75.0
+"""Seconds for which an idle connection stays open. Common proxies and clients close idle connections after 60
+seconds, so they close first."""
+
 LINGER_SECONDS = 5.0
 """Seconds after an answer in which the rest of a body can arrive and the client can read a refusal."""
 
+STATUS_LINES = {
+    **{status: b"HTTP/1.1 %d \r\n" % status for status in range(100, 600)},
+    **{status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus},
+}
 
-class ProtocolOptions(Struct, frozen=True):
-    """Options that all connections of a server share."""
+BODILESS_STATUSES = frozenset({204, 304})
 
+CONTROL_BYTES = bytes({*range(32), 127} - {9})
+"""Bytes that a header's value cannot have. A line break would begin another header."""
+
+find_value = itemgetter(1)
+
+HeaderList = list[tuple[bytes, bytes]]
+
+
+class ServerState(Struct):
+    """What all connections of a server share."""
+
+    handle: "Callable[[Exchange], Coroutine[None, None, None]]"
+    """Answers a request."""
     get_dialect: Callable[[str], Dialect]
     """Returns the dialect of a path."""
     arrival_timeout: float
     """Seconds within which a request must arrive."""
     new_id: Callable[[], str]
     """Returns an id for a request that does not reach the application."""
-    shutdown_state: "ShutdownState"
     watch: SlowClientWatch
     """Drops connections whose clients do not read."""
-
-
-class ShutdownState(Struct):
-    """Whether the server is shutting down, and how long it then keeps idle connections."""
-
     grace_seconds: float | None = None
-    """Seconds for which an idle connection stays open, because a request can be on its way. None means that
-    the server is not shutting down."""
+    """Seconds for which an idle connection stays open when the server shuts down, because a request can be on
+    its way. None means that the server is not shutting down."""
+    date_line: bytes = b""
+    """The header Date of all answers."""
+    connections: "set[HttpProtocol]" = field(default_factory=set)
+    """All open connections."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """The tasks of all running requests. The server waits for them, and cancels them at its end."""
 
 
-class JoiningTransport:
-    """A transport that joins the head of an answer with the first part of its body in one system call. The
-    head waits for at most one turn of the event loop."""
+class Exchange:
+    """One request and its answer. Use it only on the event loop."""
 
-    __slots__ = ("_head", "_loop", "_transport")
+    __slots__ = (
+        "_body_waiter",
+        "_head",
+        "_is_chunked",
+        "arrived_at",
+        "connection",
+        "expects_continue",
+        "extra_headers",
+        "has_arrived",
+        "has_left",
+        "headers",
+        "is_complete",
+        "keep_alive",
+        "method",
+        "on_leave",
+        "path",
+        "query_string",
+        "raw_path",
+        "status",
+        "unread",
+        "version",
+    )
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
+    def __init__(self, connection: "HttpProtocol", method: str, version: str, url: bytes) -> None:
+        """Raises `httptools.HttpParserError`, AttributeError or UnicodeDecodeError for an invalid URL."""
+        parsed_url = httptools.parse_url(url)
+        self.connection = connection
+        self.method = method
+        self.version = version
+        self.raw_path: bytes = parsed_url.path
+        path = self.raw_path.decode("ascii")
+        self.path = unquote(path) if "%" in path else path
+        """The decoded path."""
+        self.query_string: bytes = parsed_url.query or b""
+        self.headers = connection.headers
+        """All values of each header, in order, by lower-case name."""
+        self.arrived_at = connection.arrived_at
+        """The event loop's time of the first byte."""
+        self.has_arrived = False
+        """Whether the whole request has arrived."""
+        self.unread = bytearray()
+        """The part of the body that has arrived and that the handler has not read."""
+        self.expects_continue = False
+        """Whether the client sends the body only after an interim answer."""
+        self._body_waiter: asyncio.Future[None] | None = None
+        self.on_leave: Callable[[], None] | None = None
+        """The function that is called once if the client leaves before its answer is complete."""
+        self.has_left = False
+        self.keep_alive = True
+        """Whether the connection stays open after the answer."""
+        self.extra_headers: HeaderList = []
+        """Headers that the answer has beside its own."""
+        self.status = 0
+        """The status of the answer; 0 before the answer has begun."""
+        self.is_complete = False
+        """Whether the whole answer is written."""
+        self._is_chunked = False
         self._head = b""
+        """The head of the answer. It leaves with the first part of the body, in one write."""
 
-    def write(self, data: bytes) -> None:
-        """Writes data. Delays data that begins like the head of an answer, until the next write or the next
-        turn of the event loop."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(ANSWER_START):
-            self._head = data
-            self._loop.call_soon(self.flush)
+    def take_body(self) -> bytes:
+        """Returns the part of the body that has arrived since the last call."""
+        part = bytes(self.unread)
+        self.unread.clear()
+        return part
+
+    async def wait_for_body(self) -> None:
+        """Waits until more of the body has arrived, or the client has left."""
+        if self.expects_continue and not self.connection.transport.is_closing():
+            self.expects_continue = False
+            self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.connection.resume_reading()
+        self._body_waiter = self.connection.loop.create_future()
+        await self._body_waiter
+
+    def wake_body_reader(self) -> None:
+        """Ends `wait_for_body`."""
+        if self._body_waiter is not None and not self._body_waiter.done():
+            self._body_waiter.set_result(None)
+
+    def leave(self) -> None:
+        """Records that the client has closed the connection, and calls `on_leave`."""
+        self.has_left = True
+        self.wake_body_reader()
+        if self.on_leave is not None:
+            self.on_leave()
+
+    def begin(self, status: int, headers: HeaderList, length: int | None = None) -> None:
+        """Begins the answer. `length`: the bytes of its body. Without it the body is sent in chunks. Raises
+        ValueError if a header contains control characters."""
+        all_headers = [*headers, *self.extra_headers]
+        values = b"".join(map(find_value, all_headers))
+        if len(values.translate(None, CONTROL_BYTES)) != len(values):
+            raise ValueError("a header of the answer contains control characters")
+        lines = [STATUS_LINES[status], self.connection.server.date_line]
+        for name, value in all_headers:
+            lines += (name, b": ", value, b"\r\n")
+        if length is not None:
+            lines.append(b"content-length: %d\r\n" % length)
+        elif status not in BODILESS_STATUSES and self.method != "HEAD":
+            self._is_chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._head = b"".join(lines)
+        self.status = status
+
+    def write(self, part: bytes, is_last: bool = False) -> None:
+        """Writes a part of the answer's body, after its head. An empty part writes the head alone. Does
+        nothing if the client has left."""
+        if self.has_left:
             return
-        self._transport.write(data)
+        data, self._head = self._head, b""
+        if self._is_chunked:
+            if part:
+                data = b"%b%x\r\n%b\r\n" % (data, len(part), part)
+            if is_last:
+                data += b"0\r\n\r\n"
+        elif self.method != "HEAD":
+            data += part
+        connection = self.connection
+        if data:
+            connection.transport.write(data)
+        if is_last:
+            self.is_complete = True
+            if self.keep_alive:
+                connection.end_answer()
+            else:
+                connection.transport.close()
 
-    def close(self) -> None:
-        """Writes the delayed head and closes the transport."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def flush(self) -> None:
-        """Writes the delayed head if no body has followed it."""
-        if self._head:
-            data, self._head = self._head, b""
-            self._transport.write(data)
+    def end_task(self, task: asyncio.Task[None]) -> None:
+        """Ends the request when its task has ended. Cuts an answer off that is not complete."""
+        server = self.connection.server
+        server.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            record("internal_error", logging.ERROR, problem=describe_exception(error))
+        if not self.is_complete and not self.has_left:
+            self.connection.transport.close()
 
 
 class _HeadersError(Exception):
     """Raised in a callback of the parser to stop it."""
 
 
-class Protocol(HttpToolsProtocol):
+class HttpProtocol(asyncio.Protocol):
     """One HTTP/1.1 connection."""
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        options: ProtocolOptions,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.url = b""
-        self._options = options
-        self._deadline: asyncio.TimerHandle | None = None
+    transport: asyncio.Transport
+
+    def __init__(self, server: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self.loop = loop
+        self.peer: str | None = None
+        """The client's address, if it has one."""
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        # A client can send more after its last request, and must still read the answer.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._outgoing: OutgoingData | None = None
+        self._is_reading_paused = False
+        self.is_writing_paused = False
+        """Whether the client does not read. Data written now would only stay in memory."""
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+
+        # The request that arrives.
+        self._url = b""
+        self.headers: dict[bytes, list[bytes]] = {}
+        """The headers of the newest request."""
+        self.arrived_at = 0.0
+        """The event loop's time of the newest request's first byte."""
         self._in_headers = False
         self._bytes_outside_body = 0
         """The number of bytes of headers, trailers and chunk framing since the request began, or since the
@@ -140,183 +275,237 @@ class Protocol(HttpToolsProtocol):
         """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
         """The error that ends this connection. If it is set, no more data is parsed."""
-        self._outgoing: OutgoingData | None = None
-        self._connection: Connection | None = None
-        """The connection object of the newest request."""
-        self._running: RequestResponseCycle | None = None
-        """The request that is being answered. `cycle` is the newest request, which can wait behind this
-        one."""
-        self.access_log = False
+
+        # The requests that have arrived.
+        self._newest: Exchange | None = None
+        """The newest request. It can wait behind the running one."""
+        self._running: Exchange | None = None
+        """The request that is being answered, or the last one that was."""
+        self._waiting: deque[Exchange] = deque()
+
+        # The deadline of what the client must do next. Its timer is set again only after it fires, because
+        # setting it for each request would cost time.
+        self._due = math.inf
+        self._on_due: Callable[[], object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+        self._is_expecting = False
+        """Whether the deadline is that of a request, or of the rest of its body."""
+
+    # --- the connection ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Starts to watch the connection. Closes it if the server is shutting down."""
+        self.transport = transport  # type: ignore[assignment]
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else None
+        self._outgoing = OutgoingData(self.transport)
+        self.server.connections.add(self)
+        self.server.watch.add(self._outgoing)
+        self._set_deadline(IDLE_SECONDS, self.transport.close)
+        if self.server.grace_seconds is not None:
+            self.shutdown()  # the kernel accepted the connection at the moment when listening ended
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Reports the disconnect to the running handler, and drops all references."""
+        self.server.connections.discard(self)
+        if self._outgoing is not None:
+            self.server.watch.discard(self._outgoing)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_due = self._timer = None
+        self._abandon_answer()
+        self.resume_writing()
+        self._running = self._newest = self._parser = None
+
+    def shutdown(self) -> None:
+        """Closes the connection after the running answer. An idle connection closes after the grace time, or
+        after the answer to a request that arrives within this time."""
+        grace_seconds = self.server.grace_seconds
+        if self._newest is not None and not self._newest.is_complete:
+            self._newest.keep_alive = False
+        elif not grace_seconds:
+            self.transport.close()
+        elif not self._is_expecting:  # otherwise a request is arriving, with its own deadline
+            self._set_deadline(grace_seconds, self.transport.close)
+
+    def pause_writing(self) -> None:
+        self.is_writing_paused = True
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self.is_writing_paused = False
+        self._can_write.set()
+
+    async def drain(self) -> None:
+        """Waits until the client reads again, or is gone."""
+        await self._can_write.wait()
+
+    def resume_reading(self) -> None:
+        """Starts to read again. Reading pauses during a large body, and a server that does not read cannot
+        notice that the client leaves."""
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self.transport.resume_reading()
+
+    def _set_deadline(self, seconds: float, on_due: Callable[[], object]) -> None:
+        """Sets what happens after `seconds`, instead of what was set before."""
+        self._due, self._on_due = self.loop.time() + seconds, on_due
+        if self._timer is None or self._due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due, self._timer = self._due, self.loop.call_at(self._due, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        """Does what is due, or sets the timer again for a later deadline."""
+        self._timer = None
+        if self.loop.time() >= self._due and self._on_due is not None:
+            self._due = math.inf
+            self._on_due()
+        elif self._due < math.inf:
+            self._timer_due, self._timer = self._due, self.loop.call_at(self._due, self._check_deadline)
 
     # --- from first to last byte of a request ---
 
     def data_received(self, data: bytes) -> None:
-        """Parses data from the client, and starts the deadline with the first byte of a request."""
-        if self._refusal is not None:
+        """Parses data from the client. The first byte of a request starts its deadline."""
+        if self._refusal is not None or self._parser is None:
             return
-        if HTTP_2 in data and self._deadline is None and self._is_idle():
-            data = _strip_upgrade(data)
-        if self._deadline is None and self._is_idle():
-            self._start_deadline()
+        if not self._is_expecting and (self._newest is None or self._newest.is_complete):
+            if HTTP_2 in data:
+                data = _strip_upgrade(data)
+            if not self._in_headers:  # otherwise a part of the request arrived behind the last one
+                self._in_headers, self._bytes_outside_body, self._url = True, 0, b""
+            self._is_expecting = True
+            self._set_deadline(self.server.arrival_timeout, self._end_late_request)
         self._bytes_outside_body += len(data)
-        self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:  # the server ignores the upgrade to HTTP/2
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:  # the server ignores upgrades
             if remaining := data[upgrade.args[0] :]:
                 self.data_received(remaining)
         except httptools.HttpParserError:
-            self.send_400_response("")
+            self._refuse(self._headers_error or RequestError("the request is not valid HTTP"))
         if self._bytes_outside_body > MAX_HEADER_BYTES:
             self._refuse(_build_size_error())
 
     def on_message_begin(self) -> None:
-        """Creates the `Connection` of a request that begins to arrive."""
-        super().on_message_begin()
+        """Starts a request that begins to arrive."""
+        self._url, self.headers, self.arrived_at = b"", {}, self.loop.time()
         self._in_headers, self._bytes_outside_body, self._header_bytes = True, 0, 0
-        self._connection = Connection(self.transport.abort, self.loop.time(), self.flow)
-        self.scope["state"][CONNECTION] = self._connection
+
+    def on_url(self, part: bytes) -> None:
+        self._url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Stores a header. Ignores trailers, because the request may have been authorized by its headers."""
         if self._in_headers:
             self._header_bytes += len(name) + len(value)
             name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            self.headers.append((name, value))
+            if name in self.headers:
+                self.headers[name].append(value)
+            else:
+                self.headers[name] = [value]
 
     def on_headers_complete(self) -> None:
-        """Starts the request. Refuses it if its headers are too large, if it asks for an upgrade with a body,
-        or if too many requests wait."""
+        """Starts the request, or has it wait behind earlier ones. Refuses it if its headers are too large, if
+        it asks for an upgrade with a body, or if too many requests wait."""
         self._in_headers = False
-        if len(self.url) + self._header_bytes > MAX_HEADER_BYTES:
+        parser, headers = self._parser, self.headers
+        if parser is None:
+            raise _HeadersError
+        if len(self._url) + self._header_bytes > MAX_HEADER_BYTES:
             self._headers_error = _build_size_error()
-        elif self.parser.should_upgrade() and self._has_body():
+        elif parser.should_upgrade() and (
+            b"transfer-encoding" in headers or headers.get(b"content-length", [b"0"]) != [b"0"]
+        ):
             # The parser does not read a body after Upgrade, so the body would be parsed as the next request.
             self._headers_error = RequestError(
                 "a request with a body must not ask for another protocol (Upgrade)"
             )
-        elif len(self.pipeline) == MAX_PIPELINED:
+        elif len(self._waiting) == MAX_PIPELINED:
             self._headers_error = RequestError(f"more than {MAX_PIPELINED} requests wait for earlier ones")
         if self._headers_error is not None:
             raise _HeadersError
-        super().on_headers_complete()
-        self.cycle.transport = self._joining_transport  # type: ignore[assignment]
-        if self._options.shutdown_state.grace_seconds is not None:
-            self.cycle.keep_alive = False
-        self.flow.resume_reading()
-
-    def _has_body(self) -> bool:
-        """Whether the headers announce a body."""
-        return any(
-            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
-            for name, value in self.headers
+        version = parser.get_http_version()
+        exchange = Exchange(self, parser.get_method().decode("ascii"), version, self._url)
+        exchange.keep_alive = (
+            version != "1.0" and parser.should_keep_alive() and self.server.grace_seconds is None
         )
+        if b"expect" in headers:
+            exchange.expects_continue = any(value.lower() == b"100-continue" for value in headers[b"expect"])
+        before, self._newest = self._newest, exchange
+        if before is None or before.is_complete:
+            self._start(exchange)
+        else:
+            self._waiting.append(exchange)
 
-    def on_body(self, body: bytes) -> None:
-        """Resets the count of bytes outside the body, and passes the part to uvicorn."""
+    def on_body(self, part: bytes) -> None:
+        """Stores a part of a body, unless the answer is already complete."""
         self._bytes_outside_body = 0
-        super().on_body(body)
+        exchange = self._newest
+        if exchange is None or exchange.is_complete:
+            return
+        exchange.unread += part
+        if len(exchange.unread) > MAX_UNREAD_BYTES and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+        exchange.wake_body_reader()
 
     def on_message_complete(self) -> None:
-        """Stops the deadline of a request that has arrived."""
-        self._cancel_deadline()
-        if self._connection is not None:
-            self._connection.has_arrived = True
-        super().on_message_complete()
+        """Ends the deadline of a request that has arrived."""
+        self._is_expecting, self._due = False, math.inf
+        exchange = self._newest
+        if exchange is not None:
+            exchange.has_arrived = True
+            exchange.wake_body_reader()
+            if exchange.is_complete:
+                self._set_deadline(IDLE_SECONDS, self.transport.close)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts to watch the connection, and sets the timer of idle connections. Closes the connection if
-        the server is shutting down."""
-        super().connection_made(transport)
-        self._joining_transport = JoiningTransport(transport, self.loop)
-        self._outgoing = OutgoingData(transport)
-        self._options.watch.add(self._outgoing)
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
-        if self._options.shutdown_state.grace_seconds is not None:
-            self.shutdown()  # the kernel accepted the connection at the moment when listening ended
+    def _start(self, exchange: Exchange) -> None:
+        """Starts the task of a request."""
+        self._running = exchange
+        # The server owns the set of tasks. A task group would abort all requests with one that fails.
+        task = asyncio.Task(self.server.handle(exchange), loop=self.loop)
+        self.server.tasks.add(task)
+        task.add_done_callback(exchange.end_task)
 
-    def shutdown(self) -> None:
-        """Closes the connection after the running answer. An idle connection closes after the grace time, or
-        after the answer to a request that arrives within this time."""
-        grace_seconds = self._options.shutdown_state.grace_seconds
-        if not self._is_idle() or not grace_seconds:
-            super().shutdown()
-        elif self._deadline is None:  # otherwise a request is arriving, with its own deadline
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                grace_seconds, self.timeout_keep_alive_handler
-            )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the deadline and the watch, and reports the disconnect to the running handler."""
-        self._cancel_deadline()
-        self._abandon_answer()
-        if self._outgoing is not None:
-            self._options.watch.discard(self._outgoing)
-        super().connection_lost(exc)
-
-    def _abandon_answer(self) -> bool:
-        """Reports to the handler of the running request that the client has left. Returns whether the answer
-        had begun."""
-        cycle = self._running
-        self.pipeline.clear()
-        if cycle is None or cycle.response_complete:
-            return False
-        cycle.disconnected = True
-        cycle.message_event.set()
-        get_connection(dict(cycle.scope)).leave()
-        return cycle.response_started
-
-    def on_response_complete(self) -> None:
-        """Starts the next request after an answer, or writes a waiting refusal. If the rest of the body has
-        not arrived, drops the connection after a while."""
-        self._joining_transport.flush()
-        super().on_response_complete()
-        if self._refusal is not None and self._is_idle() and not self.transport.is_closing():
+    def end_answer(self) -> None:
+        """Starts the next request after an answer, or writes a refusal that waits. If the rest of the body
+        has not arrived, drops the connection after a while."""
+        if self.transport.is_closing() or self._running is None:
+            return
+        self.resume_reading()
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        elif self._refusal is not None:
             self._write_refusal(self._refusal)
-        elif self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
-            self._cancel_deadline()
-            self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Stores the request as the running one, and starts its task."""
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _is_idle(self) -> bool:
-        """Whether no request is running or waiting."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _start_deadline(self) -> None:
-        """Starts the deadline for a request to arrive."""
-        if not self._in_headers:  # otherwise an arriving request already has a deadline
-            self._in_headers, self._bytes_outside_body, self.url = True, 0, b""
-        self._deadline = self.loop.call_later(self._options.arrival_timeout, self._end_late_request)
-
-    def _cancel_deadline(self) -> None:
-        """Stops the deadline."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        elif self._running.has_arrived:
+            self._set_deadline(IDLE_SECONDS, self.transport.close)
+        else:
+            self._is_expecting = True
+            self._set_deadline(LINGER_SECONDS, self.transport.abort)
 
     def _end_late_request(self) -> None:
         """Refuses a request whose headers are late. If the body is late, drops the connection after a
         while."""
         if self._in_headers:
-            timeout = self._options.arrival_timeout
+            timeout = self.server.arrival_timeout
             self._refuse(RequestTimedOut(f"the request did not arrive within {timeout:g} seconds"))
         else:
-            self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+            self._set_deadline(LINGER_SECONDS, self.transport.abort)
+
+    def _abandon_answer(self) -> bool:
+        """Reports to the handler of the running request that the client has left. Returns whether the answer
+        had begun."""
+        self._waiting.clear()
+        exchange = self._running
+        if exchange is None or exchange.is_complete:
+            return False
+        exchange.leave()
+        return exchange.status != 0
 
     # --- refusals before there is a request ---
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuses the request with an error in the dialect's format instead of uvicorn's."""
-        self._refuse(self._headers_error or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
         """Refuses invalid or late data, and ends the connection. The answers to earlier requests come
@@ -324,11 +513,11 @@ class Protocol(HttpToolsProtocol):
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = error
-        self._cancel_deadline()
-        if self._running is not None and self._running is not self.cycle and self.cycle.more_body:
-            self.pipeline.popleft()  # the newest request: its body broke off
-            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
-        if self._is_idle() or self.cycle.more_body:
+        self._is_expecting, self._due = False, math.inf
+        if self._waiting and not self._waiting[-1].has_arrived:
+            self._waiting.pop()  # the newest request: its body broke off
+            self._newest = self._waiting[-1] if self._waiting else self._running
+        if self._newest is None or self._newest.is_complete or not self._newest.has_arrived:
             self._write_refusal(error)
 
     def _write_refusal(self, error: AntiphonError) -> None:
@@ -336,16 +525,14 @@ class Protocol(HttpToolsProtocol):
         if self._abandon_answer():
             self.transport.abort()  # the client would read a refusal in the middle of an answer as part of it
             return
-        dialect = self._options.get_dialect(self.url.partition(b"?")[0].decode("latin-1"))
-        body, status, request_id = (
-            dialect.encode_error(error),
-            dialect.get_status(error),
-            f"req-{self._options.new_id()}",
+        dialect = self.server.get_dialect(self._url.partition(b"?")[0].decode("latin-1"))
+        body, status = dialect.encode_error(error), dialect.get_status(error)
+        request_id = f"req-{self.server.new_id()}"
+        record(
+            "refused", logging.INFO, request_id=request_id, status=status, code=error.code, client=self.peer
         )
-        peer = None if self.client is None else self.client[0]
-        record("refused", logging.INFO, request_id=request_id, status=status, code=error.code, client=peer)
         self.transport.write(
-            STATUS_LINE[status]
+            STATUS_LINES[status]
             + b"content-type: application/json\r\n"
             + b"content-length: %d\r\n" % len(body)
             + b"x-request-id: %b\r\n" % request_id.encode()
@@ -353,7 +540,7 @@ class Protocol(HttpToolsProtocol):
             + body
         )
         self.transport.write_eof()
-        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._set_deadline(LINGER_SECONDS, self.transport.abort)
 
 
 def _strip_upgrade(data: bytes) -> bytes:

@@ -10,54 +10,50 @@ does not read, the writer pauses the producer of events, and disconnects the cli
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
-
-from starlette.types import Message, Send
+from collections.abc import Callable, Iterable
 
 from antiphon.dialects.base import JSON, KEEP_ALIVE, FileStream, Response
 from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import Struct
-from antiphon.http.connection import Connection
 from antiphon.http.in_flight import ClientLeft
+from antiphon.http.protocol import Exchange, HeaderList
 
 NO_CONTENT = 204
 
 JSON_TYPE = JSON.encode()
 
-HeaderList = list[tuple[bytes, bytes]]
 
-
-async def send_response(send: Send, response: Response, extra_headers: HeaderList) -> None:
-    """Sends a buffered response with its own headers and `extra_headers`. A response of status 204 has
-    neither type nor length (RFC 9110 section 8.6)."""
+async def send_response(exchange: Exchange, response: Response, extra_headers: HeaderList) -> None:
+    """Sends a buffered response with its own headers and `extra_headers`, in one write. A response of status
+    204 has neither type nor length (RFC 9110 section 8.6)."""
     headers: HeaderList = [*response.headers, *extra_headers]
+    length: int | None = None
     if response.status != NO_CONTENT:
         media_type = JSON_TYPE if response.media_type == JSON else _content_type(response.media_type)
-        headers = [
-            (b"content-length", b"%d" % len(response.body)),
-            (b"content-type", media_type),
-            *headers,
-        ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
+        headers.insert(0, (b"content-type", media_type))
+        length = len(response.body)
+    if exchange.connection.is_writing_paused:
+        await exchange.connection.drain()
+    exchange.begin(response.status, headers, length)
+    exchange.write(response.body, is_last=True)
 
 
-async def send_file(send: Send, stream: FileStream, connection: Connection) -> None:
+async def send_file(exchange: Exchange, stream: FileStream) -> None:
     """Sends a file in parts, each after the previous one is written. Raises ClientLeft, without reading
     another part, if the client has left."""
     headers = [(b"content-type", _content_type(stream.media_type)), *stream.headers]
-    start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
-    has_begun = False
     async for part in stream.parts:
-        if connection.has_left:
+        if exchange.has_left:
             raise ClientLeft
-        if not has_begun:
-            await send(start)
-            has_begun = True
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    if not has_begun:
-        await send(start)
-    await send({"type": "http.response.body", "body": b""})
+        await exchange.connection.drain()
+        if not exchange.status:
+            exchange.begin(200, headers)
+        if part:
+            exchange.write(part)
+    if not exchange.status:
+        exchange.begin(200, headers)
+    await exchange.connection.drain()
+    exchange.write(b"", is_last=True)
 
 
 def _content_type(media_type: str) -> bytes:
@@ -153,43 +149,40 @@ class EventWriter:
     after it fires, because setting it for each event would cost time."""
 
     __slots__ = (
+        "_build_headers",
         "_byte_count",
         "_connection",
-        "_has_sent_headers",
-        "_headers",
+        "_exchange",
         "_interval",
         "_keep_alive",
         "_last_progress_at",
         "_loop",
         "_parts",
         "_planned_flush",
-        "_send",
         "_timeouts",
         "_timer",
     )
 
     def __init__(
         self,
-        send: Send,
-        connection: Connection,
+        exchange: Exchange,
         timeouts: StreamTimeouts,
-        headers: Callable[[], list[tuple[bytes, bytes]]],
+        build_headers: Callable[[], HeaderList],
         keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
-        """`headers` returns further headers of the response. The writer calls it when the response begins.
-        `keep_alive`: the comment that is sent after a long pause."""
-        self._send = send
-        self._connection = connection
+        """`build_headers` returns further headers of the response. The writer calls it when the response
+        begins. `keep_alive`: the comment that is sent after a long pause."""
+        self._exchange = exchange
+        self._connection = exchange.connection
         self._timeouts = timeouts
-        self._headers = headers
+        self._build_headers = build_headers
         self._keep_alive = keep_alive
-        self._has_sent_headers = False
         self._parts: list[bytes] = []
         self._byte_count = 0
         """The number of bytes in the waiting parts."""
         self._planned_flush: asyncio.Handle | None = None
         self._interval = min(timeouts.keep_alive_after, timeouts.disconnect_after)
-        self._loop = asyncio.get_running_loop()
+        self._loop = exchange.connection.loop
         self._last_progress_at = self._loop.time()
         """The time of the last write, or the time at which the client last started to read again."""
         self._timer = self._loop.call_later(self._interval, self._check_timeouts)
@@ -197,13 +190,13 @@ class EventWriter:
     @property
     def has_begun(self) -> bool:
         """Whether the response has begun. It begins with the first part, also if that is not written yet."""
-        return self._has_sent_headers or bool(self._parts)
+        return self._exchange.status != 0 or bool(self._parts)
 
     async def put(self, part: bytes) -> None:
         """Writes a part. An empty part only begins the response. Waits while the client does not read."""
         self._parts.append(part)
         self._byte_count += len(part)
-        if self._connection.is_paused:
+        if self._connection.is_writing_paused:
             await self._connection.drain()
         if self._byte_count > HIGH_WATER:
             self._flush()
@@ -217,9 +210,9 @@ class EventWriter:
         self._cancel_flush()
         self._parts.append(part)
         try:
-            if not self._has_sent_headers:
-                await self._send(self._begin_response())
-            await self._send({"type": "http.response.body", "body": self._take_parts(), "more_body": False})
+            if self._connection.is_writing_paused:
+                await self._connection.drain()
+            self._write(is_last=True)
         finally:
             self._timer.cancel()
 
@@ -232,25 +225,18 @@ class EventWriter:
         """Writes the waiting parts. If the client does not read, the parts wait for the next `put` or for the
         end."""
         self._cancel_flush()
-        if self._connection.is_paused:
-            return
-        if not self._has_sent_headers:
-            _finish_send(self._send(self._begin_response()))
-        if data := self._take_parts():
-            _finish_send(self._send({"type": "http.response.body", "body": data, "more_body": True}))
-        self._last_progress_at = self._loop.time()
+        if not self._connection.is_writing_paused:
+            self._write()
+            self._last_progress_at = self._loop.time()
 
-    def _begin_response(self) -> Message:
-        """Returns the message that begins the response, and notes that it is sent."""
-        self._has_sent_headers = True
-        return {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS + self._headers()}
-
-    def _take_parts(self) -> bytes:
-        """Removes the waiting parts, and returns them joined."""
+    def _write(self, is_last: bool = False) -> None:
+        """Writes the waiting parts, after the head of the response."""
+        if not self._exchange.status:
+            self._exchange.begin(200, STREAM_HEADERS + self._build_headers())
         data = b"".join(self._parts)
         self._parts.clear()
         self._byte_count = 0
-        return data
+        self._exchange.write(data, is_last)
 
     def _cancel_flush(self) -> None:
         """Cancels the flush that is planned, if there is one."""
@@ -261,25 +247,15 @@ class EventWriter:
     def _check_timeouts(self) -> None:
         """Sends a comment after a long pause, or disconnects a client that does not read. Then sets the timer
         again."""
-        now, timeouts, is_paused = self._loop.time(), self._timeouts, self._connection.is_paused
+        now, timeouts, is_paused = self._loop.time(), self._timeouts, self._connection.is_writing_paused
         timeout = timeouts.disconnect_after if is_paused else timeouts.keep_alive_after
         due_at = self._last_progress_at + timeout
         if now < due_at:
             self._timer = self._loop.call_at(min(due_at, now + self._interval), self._check_timeouts)
             return
         if is_paused:
-            self._connection.abort()
+            self._connection.transport.abort()
             return
         self._parts.append(self._keep_alive)
         self._flush()
         self._timer = self._loop.call_at(now + self._interval, self._check_timeouts)
-
-
-def _finish_send(sending: Awaitable[None]) -> None:
-    """Runs a coroutine of `send` to its end without the event loop. The coroutine does not wait, because the
-    connection accepts data. Raises RuntimeError if it waits."""
-    try:
-        next(iter(sending.__await__()))
-    except StopIteration:
-        return
-    raise RuntimeError("a write waited on a connection that accepts data")

@@ -7,25 +7,19 @@ time, and also answers requests that arrive on open connections.
 """
 
 import asyncio
-import contextlib
-import functools
 import gc
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
-
-import uvicorn
-from starlette.types import ASGIApp
+import time
+from collections.abc import Callable
+from email.utils import formatdate
 
 from antiphon.errors import EngineUnavailable
-from antiphon.http.connection import SlowClientWatch
-from antiphon.http.protocol import Protocol, ProtocolOptions, ShutdownState
+from antiphon.http.application import Application
+from antiphon.http.protocol import HttpProtocol, ServerState
+from antiphon.http.slow_clients import SlowClientWatch
 from antiphon.http.state import AppState
-
-IDLE_SECONDS = 75
-"""Seconds for which an idle connection stays open. Common proxies and clients close idle connections after 60
-seconds, so they close first."""
 
 CLOSING_SECONDS = 2
 """Seconds for writing the last error events and closing connections."""
@@ -47,69 +41,89 @@ POLL_SECONDS = 0.02
 """Seconds between two checks whether all connections are closed."""
 
 
-class Server(uvicorn.Server):
-    """Extends uvicorn's server. It ends running requests with an error, and leaves signals to `serve`."""
+class Server:
+    """Accepts connections, and drains them at the end. It leaves signals to `serve`."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        app: Application,
         app_state: AppState,
-        shutdown_state: ShutdownState,
-        on_started: Callable[[], None],
-        on_retiring: Callable[[], object],
+        on_started: Callable[[], None] = lambda: None,
+        on_retiring: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(config)
+        """The server calls `on_started` when it accepts connections, and `on_retiring` when another process
+        replaces it."""
+        settings = app_state.settings
+        self.state = ServerState(
+            app,
+            app_state.get_dialect,
+            settings.receive_timeout,
+            app_state.clock.unique,
+            SlowClientWatch(settings.send_timeout),
+        )
         self._app_state = app_state
-        self._shutdown_state = shutdown_state
         self._on_started = on_started
         self._on_retiring = on_retiring
-        self._drain_seconds = app_state.settings.drain_timeout
+        self._accepting: asyncio.Server | None = None
+        self._listening_socket: socket.socket | None = None
+        self._is_draining = asyncio.Event()
+        self._drain_seconds = settings.drain_timeout
         self._drain_timer: asyncio.TimerHandle | None = None
         """Ends the delay before the drain, and then the drain."""
+        self._date_timer: asyncio.TimerHandle | None = None
         self._closing_deadline = math.inf
-        """The time of the event loop after which `shutdown` cancels the requests that have not ended."""
+        """The time of the event loop after which `_drain` cancels the requests that have not ended."""
+
+    async def serve(self, listening_socket: socket.socket) -> None:
+        """Serves until `stop` or `retire` is called. Returns when all requests have ended."""
+        await self.start(listening_socket)
+        await self._is_draining.wait()
+        await self._drain()
+
+    async def start(self, listening_socket: socket.socket) -> None:
+        """Starts to accept connections, and calls `on_started`."""
+        loop, state = asyncio.get_running_loop(), self.state
+        self._update_date()
+        self._listening_socket = listening_socket
+        self._accepting = await loop.create_server(
+            lambda: HttpProtocol(state, loop), sock=listening_socket, backlog=BACKLOG
+        )
+        self._on_started()
 
     def stop(self) -> None:
         """Starts to drain, after the delay. A server that already retires accepts nothing, so it starts at
         once, and gets the shorter time of a normal stop."""
         delay, was_stopping = self._app_state.settings.drain_delay, self._app_state.in_flight.is_stopping
         self._app_state.in_flight.is_stopping = True
-        if delay and not was_stopping and not self.should_exit:
+        if delay and not was_stopping and not self._is_draining.is_set():
             self._drain_timer = asyncio.get_running_loop().call_later(delay, self.stop)
             return
         self._drain_seconds = self._app_state.settings.drain_timeout
-        self._shutdown_state.grace_seconds = 0.0
-        if self.should_exit:
+        self.state.grace_seconds = 0.0
+        if self._is_draining.is_set():
             self._close_connections()
-        self.should_exit = True
+        self._is_draining.set()
 
     def retire(self) -> None:
         """Starts to drain slowly, while another process accepts the new connections."""
-        if not self.should_exit and not self._app_state.in_flight.is_stopping:
+        if not self._is_draining.is_set() and not self._app_state.in_flight.is_stopping:
             self._drain_seconds = self._app_state.settings.retire_timeout
-            self._shutdown_state.grace_seconds = GRACE_SECONDS
-            self.should_exit = True
+            self.state.grace_seconds = GRACE_SECONDS
+            self._is_draining.set()
             self._on_retiring()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Captures no signal, because `serve` handles the signals."""
-        yield
+    def close(self) -> None:
+        """Closes the listening socket and drops all connections at once."""
+        self._stop_accepting()
+        for connection in tuple(self.state.connections):
+            connection.transport.abort()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to accept connections, and calls `on_started`."""
-        await super().startup(sockets)
-        self._on_started()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Closes the sockets, and each connection after its running request. Cancels what is left at the
-        deadline."""
-        for server in self.servers:
-            server.close()
-        for sock in sockets or []:
-            sock.close()
+    async def _drain(self) -> None:
+        """Closes the listening socket, and each connection after its running request. Cancels what is left at
+        the deadline."""
+        self._stop_accepting()
         self._close_connections()
-        loop, state = asyncio.get_running_loop(), self.server_state
+        loop, state = asyncio.get_running_loop(), self.state
         while (state.connections or state.tasks) and loop.time() < self._closing_deadline:  # noqa: ASYNC110 - no single event
             await asyncio.sleep(POLL_SECONDS)
         for task in state.tasks:
@@ -117,10 +131,18 @@ class Server(uvicorn.Server):
         if self._drain_timer is not None:
             self._drain_timer.cancel()
 
+    def _stop_accepting(self) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
+        if self._listening_socket is not None:
+            self._listening_socket.close()
+        if self._date_timer is not None:
+            self._date_timer.cancel()
+
     def _close_connections(self) -> None:
         """Closes every connection after its running request, and starts the timer that ends running
         requests."""
-        for connection in tuple(self.server_state.connections):
+        for connection in tuple(self.state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()
         error = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
@@ -129,47 +151,22 @@ class Server(uvicorn.Server):
         self._drain_timer = loop.call_later(self._drain_seconds, self._app_state.in_flight.end, error)
         self._closing_deadline = loop.time() + self._drain_seconds + CLOSING_SECONDS
 
-
-def create_server(
-    app: ASGIApp,
-    app_state: AppState,
-    on_started: Callable[[], None] = lambda: None,
-    on_retiring: Callable[[], object] = lambda: None,
-) -> Server:
-    """Creates a server without starting it. The server calls `on_started` when it accepts connections, and
-    `on_retiring` when another process replaces it."""
-    shutdown_state = ShutdownState()
-    settings, watch = app_state.settings, SlowClientWatch(app_state.settings.send_timeout)
-    options = ProtocolOptions(
-        app_state.get_dialect, settings.receive_timeout, app_state.clock.unique, shutdown_state, watch
-    )
-    config = uvicorn.Config(
-        app,
-        http=functools.partial(Protocol, options=options),  # type: ignore[arg-type]
-        loop="none",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=IDLE_SECONDS,
-    )
-    return Server(config, app_state, shutdown_state, on_started, on_retiring)
+    def _update_date(self) -> None:
+        """Sets the header Date of all answers, every second."""
+        self.state.date_line = b"date: %b\r\n" % formatdate(time.time(), usegmt=True).encode()
+        self._date_timer = asyncio.get_running_loop().call_later(1.0, self._update_date)
 
 
 async def serve(
-    app: ASGIApp,
+    app: Application,
     app_state: AppState,
     listening_socket: socket.socket,
     on_started: Callable[[], None] = lambda: None,
     on_retiring: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT arrives, and retires on SIGUSR2. Returns when all requests have ended.
-    `create_server` describes `on_started` and `on_retiring`."""
-    server = create_server(app, app_state, on_started, on_retiring)
+    """Serves until SIGTERM or SIGINT arrives, and retires on SIGUSR2. Returns when all requests have
+    ended."""
+    server = Server(app, app_state, on_started, on_retiring)
     loop = asyncio.get_running_loop()
     handlers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
     for signal_number, handler in handlers.items():
@@ -178,7 +175,7 @@ async def serve(
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)
     try:
-        await server.serve(sockets=[listening_socket])
+        await server.serve(listening_socket)
     finally:
         for signal_number in handlers:
             loop.remove_signal_handler(signal_number)

@@ -5,8 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from starlette.types import Scope
-
 from antiphon.auth.base import TokenVerifier
 from antiphon.dialects.base import Dialect, Endpoint, TokenService
 from antiphon.domain.context import Clock, Context, SystemClock, Tracer
@@ -145,11 +143,3 @@ class AppState(Struct, frozen=True):
 def is_under(path: str, prefix: str) -> bool:
     """Whether a path equals the prefix or is below it."""
     return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
-
-
-def group_headers(scope: Scope) -> dict[bytes, list[bytes]]:
-    """Returns the values of each header of a scope."""
-    headers: dict[bytes, list[bytes]] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name, []).append(value)
-    return headers

@@ -1,11 +1,8 @@
-"""The connection of a request, and the watch that drops connections whose clients read nothing.
+"""Drops connections whose clients read nothing.
 
-The protocol creates one `Connection` for each request. It calls `leave` when the client leaves before the
-answer ends.
-
-Neither uvicorn nor the transport has a deadline for a client that reads nothing. Without a deadline such a
-client could keep an unsent answer, and the requests behind it, in memory forever. One timer checks all
-connections of the process every few seconds, so a request costs nothing more.
+The transport has no deadline for a client that reads nothing. Without a deadline such a client could keep an
+unsent answer, and the requests behind it, in memory forever. One timer checks all connections of the process
+every few seconds, so a request costs nothing more.
 """
 
 import asyncio
@@ -14,13 +11,7 @@ import fcntl
 import math
 import struct
 import termios
-from collections.abc import Callable
-from typing import Any, Protocol
-
-from starlette.types import Scope
-
-CONNECTION = "antiphon.connection"
-"""The key of the `Connection` in the state of an ASGI scope."""
+from typing import Any
 
 MAX_INTERVAL = 5.0
 """The longest time between two checks in seconds. A client is disconnected at most this many seconds after
@@ -28,62 +19,6 @@ its deadline."""
 
 MIN_CHECKS = 4
 """The smallest number of checks until a client's deadline."""
-
-
-class Flow(Protocol):
-    """The flow control of a connection, as uvicorn provides it."""
-
-    write_paused: bool
-    """Whether the client does not read the written data."""
-
-    async def drain(self) -> None:
-        """Waits until the client reads again, or is gone."""
-
-    def resume_reading(self) -> None:
-        """Starts to read from the connection again. Reading pauses during a large body."""
-
-
-class Connection:
-    """The connection of one request. Use it only on the event loop."""
-
-    __slots__ = ("_flow", "abort", "arrived_at", "has_arrived", "has_left", "on_leave")
-
-    def __init__(self, abort: Callable[[], None], arrived_at: float, flow: Flow) -> None:
-        """`abort` drops the connection at once. `arrived_at` is the event loop's time of the first byte."""
-        self.abort = abort
-        self.arrived_at = arrived_at
-        self.on_leave: Callable[[], None] | None = None
-        """The function that is called once if the client leaves before its answer is complete."""
-        self.has_left = False
-        self.has_arrived = False
-        """Whether the whole request has arrived."""
-        self._flow = flow
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the client has stopped to read. Data written now would only stay in memory."""
-        return self._flow.write_paused
-
-    def resume_reading(self) -> None:
-        """Starts to read from the connection again. Reading pauses during a large body, and a server that
-        does not read cannot notice that the client leaves."""
-        self._flow.resume_reading()
-
-    async def drain(self) -> None:
-        """Waits until the client reads again, or is gone."""
-        await self._flow.drain()
-
-    def leave(self) -> None:
-        """Records that the client has closed the connection, and calls `on_leave`."""
-        self.has_left = True
-        if self.on_leave is not None:
-            self.on_leave()
-
-
-def get_connection(scope: Scope) -> Connection:
-    """Returns the connection of a request."""
-    connection: Connection = scope["state"][CONNECTION]
-    return connection
 
 
 class OutgoingData:
