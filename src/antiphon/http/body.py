@@ -60,7 +60,8 @@ class BodyReader:
         except BaseException:
             counter.release()
             raise
-        exchange.connection.resume_reading()
+        if exchange.connection.is_reading_paused:
+            exchange.connection.resume_reading()
         return counter
 
 
@@ -78,10 +79,11 @@ async def _read_in_time(exchange: Exchange, counter: BodyCounter, limit: BodyLim
 
 
 def _take_part(exchange: Exchange, counter: BodyCounter, limit: BodyLimit) -> bytes:
-    """Returns the part of a body that has arrived, and counts its bytes."""
+    """Takes the part of a body that has arrived since the last call, and counts its bytes."""
     if exchange.has_left:
         raise ClientLeft
-    part = exchange.take_body()
+    part = bytes(exchange.unread)
+    exchange.unread.clear()
     if counter.byte_count + len(part) > limit.size:
         raise limit.build_error()
     counter.charge(len(part))

@@ -48,7 +48,7 @@ class InFlight:
         progress: RequestProgress,
     ) -> None:
         registry.require_accepted(actor)
-        task = asyncio.current_task(registry.loop)
+        task = asyncio.current_task(exchange.connection.loop)
         if task is None:
             raise RuntimeError("InFlight needs a running task")
         if exchange.has_left:
@@ -65,7 +65,7 @@ class InFlight:
 
     def __enter__(self) -> "InFlight":
         self._exchange.on_leave = self._end_on_disconnect
-        self._registry.add(self, self._seconds)
+        self._registry.add(self, self._exchange.connection.loop.time() + self._seconds)
         return self
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
@@ -102,24 +102,15 @@ class InFlightRegistry:
         """Whether the server was asked to stop, and load balancers must send it no more requests."""
         self._running: dict[InFlight, float] = {}
         """The event loop's time at which each request must have ended."""
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         """The timer of all requests. It is due when the first of them must have ended."""
 
     def __len__(self) -> int:
         return len(self._running)
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of all requests: the first one. Python 3.11 looks it up by a system call, so it is
-        kept."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
-
-    def add(self, request: InFlight, seconds: float) -> None:
-        """Registers a request that starts, and ends it after `seconds`."""
-        self._running[request] = due = self.loop.time() + seconds
+    def add(self, request: InFlight, due: float) -> None:
+        """Registers a request that starts, and ends it at `due`, a time of the event loop."""
+        self._running[request] = due
         if self._timer is None or due < self._timer.when():
             self._set_timer(due)
 
@@ -130,11 +121,11 @@ class InFlightRegistry:
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_at(due, self._end_late)
+        self._timer = asyncio.get_running_loop().call_at(due, self._end_late)
 
     def _end_late(self) -> None:
         """Ends the requests whose time is up, and sets the timer for the others."""
-        self._timer, now = None, self.loop.time()
+        self._timer, now = None, asyncio.get_running_loop().time()
         for request, due in self._running.items():
             if due <= now:
                 request.end_late()

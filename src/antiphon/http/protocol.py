@@ -96,10 +96,10 @@ class Exchange:
     """One request and its answer. Use it only on the event loop."""
 
     __slots__ = (
-        "_body_waiter",
         "_head",
         "_is_chunked",
         "arrived_at",
+        "body_waiter",
         "connection",
         "expects_continue",
         "extra_headers",
@@ -139,7 +139,8 @@ class Exchange:
         """The part of the body that has arrived and that the handler has not read."""
         self.expects_continue = False
         """Whether the client sends the body only after an interim answer."""
-        self._body_waiter: asyncio.Future[None] | None = None
+        self.body_waiter: asyncio.Future[None] | None = None
+        """Ends `wait_for_body`."""
         self.on_leave: Callable[[], None] | None = None
         """The function that is called once if the client leaves before its answer is complete."""
         self.has_left = False
@@ -155,25 +156,19 @@ class Exchange:
         self._head = b""
         """The head of the answer. It leaves with the first part of the body, in one write."""
 
-    def take_body(self) -> bytes:
-        """Returns the part of the body that has arrived since the last call."""
-        part = bytes(self.unread)
-        self.unread.clear()
-        return part
-
     async def wait_for_body(self) -> None:
         """Waits until more of the body has arrived, or the client has left."""
         if self.expects_continue and not self.connection.transport.is_closing():
             self.expects_continue = False
             self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.connection.resume_reading()
-        self._body_waiter = self.connection.loop.create_future()
-        await self._body_waiter
+        self.body_waiter = self.connection.loop.create_future()
+        await self.body_waiter
 
     def wake_body_reader(self) -> None:
         """Ends `wait_for_body`."""
-        if self._body_waiter is not None and not self._body_waiter.done():
-            self._body_waiter.set_result(None)
+        if self.body_waiter is not None and not self.body_waiter.done():
+            self.body_waiter.set_result(None)
 
     def leave(self) -> None:
         """Records that the client has closed the connection, and calls `on_leave`."""
@@ -253,7 +248,8 @@ class HttpProtocol(asyncio.Protocol):
         # A client can send more after its last request, and must still read the answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._outgoing: OutgoingData | None = None
-        self._is_reading_paused = False
+        self.is_reading_paused = False
+        """Whether the server waits for a handler to take a part of a body."""
         self.is_writing_paused = False
         """Whether the client does not read. Data written now would only stay in memory."""
         self._can_write = asyncio.Event()
@@ -344,8 +340,8 @@ class HttpProtocol(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Starts to read again. Reading pauses during a large body, and a server that does not read cannot
         notice that the client leaves."""
-        if self._is_reading_paused:
-            self._is_reading_paused = False
+        if self.is_reading_paused:
+            self.is_reading_paused = False
             self.transport.resume_reading()
 
     def _set_deadline(self, seconds: float, on_due: Callable[[], object]) -> None:
@@ -447,10 +443,11 @@ class HttpProtocol(asyncio.Protocol):
         if exchange is None or exchange.is_complete:
             return
         exchange.unread += part
-        if len(exchange.unread) > MAX_UNREAD_BYTES and not self._is_reading_paused:
-            self._is_reading_paused = True
+        if len(exchange.unread) > MAX_UNREAD_BYTES and not self.is_reading_paused:
+            self.is_reading_paused = True
             self.transport.pause_reading()
-        exchange.wake_body_reader()
+        if exchange.body_waiter is not None:
+            exchange.wake_body_reader()
 
     def on_message_complete(self) -> None:
         """Ends the deadline of a request that has arrived."""
@@ -458,7 +455,8 @@ class HttpProtocol(asyncio.Protocol):
         exchange = self._newest
         if exchange is not None:
             exchange.has_arrived = True
-            exchange.wake_body_reader()
+            if exchange.body_waiter is not None:
+                exchange.wake_body_reader()
             if exchange.is_complete:
                 self._set_deadline(IDLE_SECONDS, self.transport.close)
 
@@ -475,7 +473,8 @@ class HttpProtocol(asyncio.Protocol):
         has not arrived, drops the connection after a while."""
         if self.transport.is_closing() or self._running is None:
             return
-        self.resume_reading()
+        if self.is_reading_paused:
+            self.resume_reading()
         if self._waiting:
             self._start(self._waiting.popleft())
         elif self._refusal is not None:
