@@ -82,7 +82,6 @@ BORDERS = {
     "openpyxl": ("antiphon.retrieval.ingest.sheets",),
     "opentelemetry": ("antiphon.telemetry.otlp",),
     "rich": ("antiphon.cli",),
-    "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
     # Of the extra ray: the processes of a cluster alone import them.
     "ray": ("antiphon.engines.host.ray",),

@@ -19,8 +19,7 @@ WORK = {
     "antiphon.settings.schema",
     "numpy",
     "rich",
-    "starlette",
-    "uvicorn",
+    "httptools",
     "http.client",
 }
 """What a page of help must not pay for."""

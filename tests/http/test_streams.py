@@ -3,18 +3,16 @@
 import asyncio
 import json
 import socket
-from typing import Any
 
 import pytest
 
-from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import BudgetExceeded, EngineDied
-from antiphon.http.protocol import Exchange, HttpProtocol, ServerState
+from antiphon.http.protocol import Exchange, HttpProtocol
 from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
-from antiphon.http.slow_clients import SlowClientWatch
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from antiphon.testing.scripted_engine import StreamEnding
+from tests.support.bare_connection import RecordedTransport, connect
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving
 from tests.support.waiting import await_until
 
@@ -246,24 +244,6 @@ async def test_a_slow_reader_does_not_disturb_a_fast_one():
             assert (await server.ask(CHAT, STREAM)).status == 200
 
 
-class RecordedTransport(asyncio.Transport):
-    """Keeps what is written to a connection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-        self.is_aborted = False
-
-    def write(self, data: Any) -> None:
-        self.writes.append(bytes(data))
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def is_closing(self) -> bool:
-        return self.is_aborted
-
-
 async def writing() -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
     """A writer of the answer to a request."""
     asked: list[Exchange] = []
@@ -272,9 +252,7 @@ async def writing() -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
         asked.append(exchange)
         await asyncio.Event().wait()
 
-    server = ServerState(handle, lambda _: OpenAI(), 30.0, lambda: "1", SlowClientWatch(30.0))
-    connection, transport = HttpProtocol(server, asyncio.get_running_loop()), RecordedTransport()
-    connection.connection_made(transport)
+    connection, transport = connect(handle)
     connection.data_received(request_bytes("/"))
     await asyncio.sleep(0)
     return EventWriter(asked[0], StreamTimeouts(30.0, 0.01), list), connection, transport

@@ -48,9 +48,13 @@ class InFlight:
         progress: RequestProgress,
     ) -> None:
         registry.require_accepted(actor)
-        task = asyncio.current_task(exchange.connection.loop)
+        if registry.loop is None:
+            registry.loop = exchange.connection.loop
+        task = asyncio.current_task(registry.loop)
         if task is None:
-            raise RuntimeError("InFlight needs a running task")
+            raise RuntimeError(
+                "InFlight needs a running task of its registry's event loop, which is the first one"
+            )
         if exchange.has_left:
             raise ClientLeft
         self.actor = actor
@@ -102,6 +106,8 @@ class InFlightRegistry:
         """Whether the server was asked to stop, and load balancers must send it no more requests."""
         self._running: dict[InFlight, float] = {}
         """The event loop's time at which each request must have ended."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of all requests: that of the first one."""
         self._timer: asyncio.TimerHandle | None = None
         """The timer of all requests. It is due when the first of them must have ended."""
 

@@ -6,10 +6,9 @@ only on the routes, which /openapi.json lists. They never depend on the caller.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
-
-from starlette.routing import compile_path
 
 from antiphon.dialects.base import Endpoint
 from antiphon.domain.identity import Right
@@ -26,6 +25,10 @@ MAX_DROPPED = 3
 
 SIMILARITY = 0.85
 """The smallest similarity between a wrong path and its suggestion, from 0 to 1."""
+
+
+PLACEHOLDER = re.compile(r"{(?P<name>[a-z_]+)(?P<several>:path)?}")
+"""A parameter in a declared path."""
 
 
 class RouteMatch(NamedTuple):
@@ -48,7 +51,7 @@ class Routes:
             for path in endpoint.paths:
                 methods = (pattern_paths if "{" in path else self._plain).setdefault(path, {})
                 methods[endpoint.method] = RouteMatch(endpoint, NOTHING, path)
-        self._patterns = [(path, compile_path(path)[0], methods) for path, methods in pattern_paths.items()]
+        self._patterns = [(path, compile_path(path), methods) for path, methods in pattern_paths.items()]
         suggested_paths = {
             path for endpoint in self.endpoints if endpoint.is_suggested for path in endpoint.paths
         }
@@ -106,6 +109,17 @@ class Routes:
             if path.startswith(prefix):
                 segments = path.split("{")[0].rstrip("/").split("/")
                 yield from ("/".join(segments[:length]) for length in range(2, len(segments)))
+
+
+def compile_path(path: str) -> re.Pattern[str]:
+    """Returns the pattern of the paths that a declared path means. `{name}` matches one segment, and
+    `{name:path}` several."""
+    pattern, end = "", 0
+    for match in PLACEHOLDER.finditer(path):
+        segments = ".*" if match["several"] else "[^/]+"
+        pattern += f"{re.escape(path[end : match.start()])}(?P<{match['name']}>{segments})"
+        end = match.end()
+    return re.compile(rf"{pattern}{re.escape(path[end:])}\Z")
 
 
 def find_nearest_path(path: str, method: str, routes: Routes, prefixes: Iterable[str]) -> str | None:
