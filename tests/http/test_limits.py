@@ -294,6 +294,17 @@ async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
         await gone(server.connections)
 
 
+async def test_a_connection_whose_refused_body_has_ended_is_idle(monkeypatch):
+    """Although nothing follows the last byte of that body."""
+    monkeypatch.setattr("antiphon.http.protocol.IDLE_SECONDS", 0.2)
+    async with serving(max_body_bytes=MIB) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers={"content-length": str(2 * MIB)}))
+        assert (await line.reply()).status == 413
+        line.writer.write(b" " * 2 * MIB)
+        assert await line.rest() == b""
+        await gone(server.connections)
+
+
 async def test_a_refused_chunked_body_is_read_only_briefly(monkeypatch):
     """Also when there was much time left for the request to arrive."""
     monkeypatch.setattr("antiphon.http.protocol.LINGER_SECONDS", 0.2)

@@ -198,8 +198,9 @@ class Exchange:
 
     def write(self, part: bytes, is_last: bool = False) -> None:
         """Writes a part of the answer's body, after its head. An empty part writes the head alone. Does
-        nothing if the client has left."""
-        if self.has_left:
+        nothing if the client has left, or the connection closes."""
+        connection = self.connection
+        if self.has_left or connection.transport.is_closing():
             return
         data, self._head = self._head, b""
         if self._is_chunked:
@@ -209,7 +210,6 @@ class Exchange:
                 data += b"0\r\n\r\n"
         elif self.method != "HEAD":
             data += part
-        connection = self.connection
         if data:
             connection.transport.write(data)
         if is_last:
