@@ -207,24 +207,26 @@ class EventWriter:
     async def close(self, part: bytes) -> None:
         """Writes the waiting parts and the last part, and ends the response. Waits while the client does not
         read."""
-        self._cancel_flush()
         self._parts.append(part)
         try:
             if self._connection.is_writing_paused:
                 await self._connection.drain()
             self._write(is_last=True)
         finally:
-            self._timer.cancel()
+            self.abandon()
 
     def abandon(self) -> None:
         """Stops the writer without writing anything more."""
-        self._cancel_flush()
         self._timer.cancel()
+        if self._planned_flush is not None:
+            self._planned_flush.cancel()
 
     def _flush(self) -> None:
         """Writes the waiting parts. If the client does not read, the parts wait for the next `put` or for the
         end."""
-        self._cancel_flush()
+        if self._planned_flush is not None:
+            self._planned_flush.cancel()
+            self._planned_flush = None
         if not self._connection.is_writing_paused:
             self._write()
             self._last_progress_at = self._loop.time()
@@ -237,12 +239,6 @@ class EventWriter:
         self._parts.clear()
         self._byte_count = 0
         self._exchange.write(data, is_last)
-
-    def _cancel_flush(self) -> None:
-        """Cancels the flush that is planned, if there is one."""
-        if self._planned_flush is not None:
-            self._planned_flush.cancel()
-            self._planned_flush = None
 
     def _check_timeouts(self) -> None:
         """Sends a comment after a long pause, or disconnects a client that does not read. Then sets the timer
