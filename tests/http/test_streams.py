@@ -244,7 +244,7 @@ async def test_a_slow_reader_does_not_disturb_a_fast_one():
             assert (await server.ask(CHAT, STREAM)).status == 200
 
 
-async def writing() -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
+async def writing(disconnect_after: float = 30.0) -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
     """A writer of the answer to a request."""
     asked: list[Exchange] = []
 
@@ -255,7 +255,7 @@ async def writing() -> tuple[EventWriter, HttpProtocol, RecordedTransport]:
     connection, transport = connect(handle)
     connection.data_received(request_bytes("/"))
     await asyncio.sleep(0)
-    return EventWriter(asked[0], StreamTimeouts(30.0, 0.01), list), connection, transport
+    return EventWriter(asked[0], StreamTimeouts(30.0, disconnect_after), list), connection, transport
 
 
 async def test_what_is_put_in_one_turn_is_written_at_once_with_the_head():
@@ -277,12 +277,25 @@ async def test_a_maker_waits_while_its_client_does_not_read():
     connection.pause_writing()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(writer.put(b"a"))
-        await await_until(lambda: transport.is_aborted)
+        for _ in range(5):
+            await asyncio.sleep(0)
         assert not waiting.done() and transport.writes == []
         connection.resume_writing()
     await writer.close(b"b")
     assert b"".join(transport.writes).endswith(b"\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
     await ended(connection)
+
+
+async def test_a_client_that_never_reads_is_dropped_and_its_maker_goes_on():
+    writer, connection, transport = await writing(disconnect_after=0.01)
+    connection.pause_writing()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(writer.put(b"a"))
+        await await_until(lambda: transport.is_aborted)
+        assert not waiting.done()
+        await ended(connection)
+    await writer.close(b"b")
+    assert transport.writes == []
 
 
 async def test_a_maker_that_never_waits_is_written_in_pieces():
