@@ -1,11 +1,13 @@
 """A replica without Ray Serve: calls and replies are bytes, and nothing else leaves it."""
 
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from antiphon.domain.models import AdapterLoad, Histogram, Load
 from antiphon.domain.request import Constraint, ConstraintKind
+from antiphon.domain.values import fields
 from antiphon.engines.base import LoadSpec, SequenceFinished, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.host.frames import (
     AddAdapterCall,
@@ -143,6 +145,15 @@ def test_an_answer_that_cannot_be_read_is_an_engine_error():
     for decode in (frames.decode_reply, frames.decode_replica_reply):
         with pytest.raises(EngineError, match="cannot be read"):
             decode(b"\xc1")
+
+
+def test_every_number_of_a_load_is_in_the_sum():
+    sums = LoadSums()
+    numbers: dict[str, Any] = {each.name: 2 for each in fields(Load) if each.type is int}
+    assert "drafts" in numbers
+    for name in ("a", "b"):
+        sums.note(name, Load(**numbers))
+    assert {name: getattr(sums.sum(), name) for name in numbers} == dict.fromkeys(numbers, 4)
 
 
 def test_totals_of_an_ended_replica_stay():

@@ -54,6 +54,8 @@ def add_loads(load: Load, other_load: Load) -> Load:
         prefill_tokens=load.prefill_tokens + other_load.prefill_tokens,
         decoded_tokens=load.decoded_tokens + other_load.decoded_tokens,
         steps=load.steps + other_load.steps,
+        drafts=load.drafts + other_load.drafts,
+        accepted_drafts=load.accepted_drafts + other_load.accepted_drafts,
         cells=load.cells + other_load.cells,
         cells_cached=load.cells_cached + other_load.cells_cached,
         cached_tokens=load.cached_tokens + other_load.cached_tokens,
