@@ -30,7 +30,9 @@ from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings
 
 HERE = ClusterAddress("127.0.0.1:6379", "t" * 32)
-ENGINE = ReplicaEngine("antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4))
+ENGINE = ReplicaEngine(
+    "antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4, bind_threads=True)
+)
 LOCAL_CLUSTER = ClusterSettings("local")
 
 
@@ -74,6 +76,10 @@ def test_a_replica_takes_its_threads_as_cpus():
     model = ModelSettings("m", "/m", replica_cpus=2.5, replica_gpus=1, replica_resources=("H100=0.5",))
     assert build_placement(model).list_resources() == {"CPU": 2.5, "GPU": 1, "H100": 0.5}
     assert describe(model).deployment.load.threads == 2
+
+
+def test_replicas_bind_no_threads_because_they_can_share_a_machine():
+    assert not describe(ModelSettings("m", "/m", threads=2, replicas=2)).deployment.load.bind_threads
 
 
 def test_a_driver_is_told_everything_on_one_line():

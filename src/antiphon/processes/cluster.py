@@ -178,7 +178,8 @@ def build_driver_config(
     spec = DeploymentSpec(
         name=model.name,
         factory=engine.factory,
-        load=replace(engine.load, threads=threads),
+        # Other replicas can be on the same machine, and their first threads would share a core.
+        load=replace(engine.load, threads=threads, bind_threads=False),
         placement=placement,
         replicas=model.replicas,
         max_replicas=model.max_replicas,
