@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -423,3 +424,31 @@ def test_a_reload_that_changes_a_resting_provider_logs_the_end_of_the_rest(
     (end,) = read_ends()
     assert (end["level"], end["route"], end["cause"]) == ("info", "second/*", "reload")
     assert float(str(end["seconds"])) >= 0
+
+
+def test_a_request_on_a_replaced_provider_logs_no_rest(
+    gateway: Gateway, both: list[Line], upstream: ScriptedUpstream
+) -> None:
+    gateway.write(BASE, SECOND)
+    assert gateway.reload().returncode == 0
+    line, reloaded = both[0], threading.Event()
+    body = {
+        "model": "second/fake-close-at-between-chunks",
+        "messages": [{"role": "user", "content": "Count."}],
+        "stream": True,
+    }
+    headers = {"authorization": f"Bearer {gateway.admin}", "content-type": "application/json"}
+    rests = len(gateway.server.records("route_rests"))
+    upstream.has_shown = lambda _: reloaded.is_set()
+    try:
+        line.connection.request("POST", CHAT, json.dumps(body), headers)
+        stream = line.connection.getresponse()
+        stream.readline()
+        gateway.write(BASE, SECOND.replace("private", "chunk_timeout = 50.0\nprivate"))
+        assert gateway.reload().returncode == 0
+        reloaded.set()
+        assert b"provider_stream_broken" in stream.read()
+    finally:
+        upstream.has_shown = None
+    wait_until(lambda: gateway.server.records("stream_failed"), PATIENCE, "the failure is in the log")
+    assert len(gateway.server.records("route_rests")) == rests

@@ -347,6 +347,18 @@ async def test_streams_that_break_rest_their_route_longer_each_time():
         bench.clock.advance(seconds)
 
 
+async def test_a_replaced_route_rests_without_a_record(caplog: pytest.LogCaptureFixture):
+    bench = build_bench("a", build_route("b", order=2))
+    get_engine(bench, "a").failures = [ProviderFailed("no"), ProviderFailed("no")]
+    bench.routes[0].state.is_replaced = True
+    await bench.run()
+    bench.clock.advance(10)
+    await bench.run()
+    bench.clock.advance(10)
+    assert await bench.count(1) == {"a": 1}
+    assert not {"route_rests", "route_serves_again"} & {line.message for line in caplog.records}
+
+
 async def test_a_caller_who_leaves_rests_no_route():
     bench = build_bench("a")
     get_engine(bench, "a").script = ScriptedAnswer(endless=True)

@@ -143,12 +143,13 @@ class SettingsReloader:
         app_state, model_set = parts.app_state, prepared.model_set
         labels_before = {model.label for model in app_state.models if model.parent is None}
         labels_before.update(app_state.metrics.removed_models)
-        failed_before = {
-            (model.label, route.label): route.state
-            for model in app_state.models.list_routed()
-            for route in model.routes
-            if route.state.failed_at is not None and route.state not in prepared.kept_states
-        }
+        failed_before: dict[tuple[str, str], RouteState] = {}
+        for model in app_state.models.list_routed():
+            for route in model.routes:
+                if route.state not in prepared.kept_states:
+                    route.state.is_replaced = True
+                    if route.state.failed_at is not None:
+                        failed_before[model.label, route.label] = route.state
         app_state.models.replace(model_set.models, model_set.aliases, model_set.patterns)
         changed_models = group_hosts(prepared.sources.settings.models, prepared.new_engines)
         parts.adapters.replace_targets(prepared.targets, prepared.targets.keys() - changed_models.keys())

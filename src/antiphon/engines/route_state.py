@@ -76,6 +76,7 @@ class RouteState:
         "in_flight",
         "is_key_refused",
         "is_probed",
+        "is_replaced",
         "rested_at",
         "rests_until",
         "speed",
@@ -99,6 +100,9 @@ class RouteState:
         """The time until which the vendor wants no request, by its Retry-After."""
         self.is_probed = False
         """Whether one request is trying the route after a rest."""
+        self.is_replaced = False
+        """Whether a reload has removed the route, or given it another source. Only requests that started
+        before use this state, so the log tells none of its later rests: nothing could end them."""
         self.vendor_failure: ErrorReport | None = None
         """The error that came with the Retry-After of `held_until`."""
         self.speed = RouteSpeed()

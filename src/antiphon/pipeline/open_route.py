@@ -344,6 +344,8 @@ class OpenRoute(Generic[T]):
         the server's key, because it lasts longer."""
         state, now = self.route.state, self.context.clock.monotonic()
         self._counts.rests += state.rest(error, self._started_at, now)
+        if state.is_replaced:
+            return
         is_key_refused = isinstance(error, ProviderKeyRefused) and not error.is_key_renewed
         is_first_refusal = is_key_refused and not state.is_key_refused
         if state.failed_at is None or is_first_refusal:
