@@ -124,3 +124,12 @@ def test_bound_threads_may_move_while_they_compute_many_rows():
         ended.set()
         thread.join()
     places.place(1)  # a thread that has ended is no error
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_cores_that_are_taken_away_leave_a_thread_where_it_is():
+    """As when the manager of a container gives its processors to another one."""
+    usable, places = os.sched_getaffinity(0), BoundThreads()
+    places._cores[threading.get_native_id()] = {4000}
+    places.place(1)
+    assert os.sched_getaffinity(0) == usable

@@ -85,12 +85,12 @@ class BoundThreads:
         if rows <= MAX_BOUND_ROWS:
             cores, self._cores = self._cores, {}
             for thread, own_cores in cores.items():
-                with suppress(ProcessLookupError):  # the thread has ended
+                with suppress(OSError):  # the thread has ended, or may not use these cores any more
                     os.sched_setaffinity(thread, own_cores)
         elif not self._cores:
             usable = os.sched_getaffinity(os.getpid())  # of the main thread, which OpenMP does not bind
             for thread in map(int, os.listdir("/proc/self/task")):
-                with suppress(ProcessLookupError):
+                with suppress(OSError):
                     own_cores = os.sched_getaffinity(thread)
                     if own_cores < usable:
                         os.sched_setaffinity(thread, usable)
