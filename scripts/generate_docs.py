@@ -14,14 +14,11 @@ import msgspec
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from antiphon.assembly.dialects import DIALECTS
 from antiphon.cli.main import HelpGroup, app
-from antiphon.dialects.common.field_table import FieldSupport, RequestField
+from antiphon.dialects.common.field_table import FieldSupport, RequestField, Table
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
-from antiphon.dialects.common.product_pages import PAGES, UNSTATED, PageRow, ProductPage
-from antiphon.dialects.empower.fields import FIELD_TABLE as EMPOWER_FIELDS
-from antiphon.dialects.fireworks.fields import FIELD_TABLE as FIREWORKS_FIELDS
-from antiphon.dialects.jamai.fields import FIELD_TABLE as JAMAI_FIELDS
-from antiphon.dialects.sgp.fields import FIELD_TABLE as SGP_FIELDS
+from antiphon.dialects.common.product_pages import UNSTATED, PageRow, ProductPage
 from antiphon.domain.fields import EXPLANATIONS, Need
 from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.base import TokenRequest, TokenSegment
@@ -40,14 +37,6 @@ from antiphon.settings.providers import ProfileSettings, ProviderSettings, Route
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from antiphon.telemetry import exposition as engines
 from antiphon.telemetry import metrics as gateway
-
-FIELD_TABLES = {
-    "empower": EMPOWER_FIELDS,
-    "fireworks": FIREWORKS_FIELDS,
-    "jamai": JAMAI_FIELDS,
-    "sgp": SGP_FIELDS,
-}
-"""The field table of each dialect that has a page of its product."""
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
@@ -232,10 +221,11 @@ def build_parameters_page() -> str:
         *SUPPORT,
         '[api.md](api.md) explains the column "needs".',
     ]
-    for page in PAGES:
-        lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_build_page_section(page)]
-    for page in PAGES:
-        tables = FIELD_TABLES[page.dialect].tables
+    pages = [(each.page, each.field_table.tables) for each in DIALECTS if each.page is not None]
+    for page, tables in pages:
+        table = tables[page.served_at]
+        lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_build_page_section(page, table)]
+    for page, tables in pages:
         on_page = {_identify(field) for field in tables[page.served_at].values()}
         for endpoint, table in tables.items():
             if endpoint != page.served_at:
@@ -272,8 +262,7 @@ def _build_field_table(fields: Iterable[RequestField]) -> list[str]:
     ]
 
 
-def _build_page_section(page: ProductPage) -> list[str]:
-    table = FIELD_TABLES[page.dialect].tables[page.served_at]
+def _build_page_section(page: ProductPage, table: Table) -> list[str]:
     lines = [f"Served at `POST {page.served_at}`.", ""]
     lines += [
         "| parameter | the page | support | needs | meaning here | differs |",

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.dialects.common.product_pages import JAMAI
+from antiphon.dialects.jamai.page import PAGE as JAMAI
 from antiphon.domain.values import replace
 from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error

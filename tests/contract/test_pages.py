@@ -9,7 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.dialects.common.product_pages import EMPOWER, FIREWORKS, UNSTATED, PageRow, ProductPage
+from antiphon.dialects.common.product_pages import UNSTATED, PageRow, ProductPage
+from antiphon.dialects.empower.page import PAGE as EMPOWER
+from antiphon.dialects.fireworks.page import PAGE as FIREWORKS
 from tests.support.server import serving
 
 STORY = "Once upon a time there was a"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.common.product_pages import SGP
+from antiphon.dialects.sgp.page import PAGE as SGP
 from tests.contract.sgp.caller import (
     CHAT,
     GREEDY,

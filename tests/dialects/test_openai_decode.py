@@ -6,6 +6,8 @@ import timeit
 
 import pytest
 
+from antiphon.dialects.common.decode import read_sampling
+from antiphon.dialects.common.request_types import BodyShape
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Mirostat, Output, RawPrompt, SamplingOptions, Truncation
@@ -459,3 +461,15 @@ def test_a_usual_body_is_decoded_in_a_moment():
     ).encode()  # fmt: skip
     taken = timeit.repeat(lambda: decode_chat(body), number=200, repeat=5, timer=time.process_time)
     assert min(taken) / 200 < 1000e-6
+
+
+class OneOption(BodyShape, frozen=True):
+    """A wire type with one sampling option."""
+
+    temperature: float | None = None
+
+
+def test_a_wire_type_may_have_one_sampling_option_or_none() -> None:
+    assert read_sampling(OneOption(0.5)) == SamplingOptions(temperature=0.5)
+    assert read_sampling(OneOption(), defaults={"temperature": 0.2}) == SamplingOptions(temperature=0.2)
+    assert read_sampling(BodyShape()) == SamplingOptions()

@@ -3,11 +3,9 @@ its line here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
-from antiphon import dialects
+from antiphon.assembly.dialects import DIALECTS
 from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 from antiphon.dialects.common.fields import FieldScope
 from antiphon.dialects.jamai.fields import JamaiScope
@@ -63,13 +61,7 @@ class Spot:
 
 def books() -> dict[str, FieldTable]:
     """The book of every dialect that there is. OpenAI's is the one that the others share."""
-    found = {}
-    for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
-        name = module.name.rpartition(".")[2]
-        if module.ispkg and name != "common":
-            scope = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
-            found[name] = import_module(scope).FIELD_TABLE
-    return found
+    return {dialect.name: dialect.field_table for dialect in DIALECTS}
 
 
 def openai(

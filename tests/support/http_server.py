@@ -13,14 +13,11 @@ from typing import Any
 
 import msgspec
 
+from antiphon.assembly.dialects import ALIASES, create_dialects
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import SettingsKey
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.jamai.dialect import Jamai
+from antiphon.dialects.base import DialectOptions
 from antiphon.dialects.jamai.features import FEATURES
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.models import Aliases
@@ -255,29 +252,24 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Runs a server with one model `m`; it is aborted at the end of the context."""
     scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
-    models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(Fireworks.aliases))
+    models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(ALIASES))
     verifiers: tuple[TokenVerifier, ...] = (SettingsKey(key),) if key else ()
     server_settings = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
-    dialect_options = (
-        server_settings.unknown_fields == "report",
-        server_settings.schema_keywords == "strict",
-    )
-    other_dialects = (
-        Fireworks(*dialect_options),
-        Empower(*dialect_options),
-        Sgp(*dialect_options),
-        Jamai(*dialect_options),
+    dialect, *other_dialects = create_dialects(
+        DialectOptions(
+            server_settings.unknown_fields == "report", server_settings.schema_keywords == "strict"
+        )
     )
     edge = AppState(
         pipeline,
         models,
-        OpenAI(*dialect_options),
+        dialect,
         server_settings,
         verifiers,
         metrics=metrics,
-        prefixed_dialects=other_dialects,
+        prefixed_dialects=tuple(other_dialects),
     )
     async with serving_edge(edge) as (port, connections):
         yield Served(port, scripted, edge, connections)
@@ -290,11 +282,9 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
     models = ModelRegistry(
         tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in renderers)
     )
-    pipeline, other_dialects = (
-        Pipeline(models, Metrics(), restart_patience=0.0),
-        (Fireworks(), Empower(), Sgp(), Jamai()),
-    )
-    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), prefixed_dialects=other_dialects)
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    dialect, *others = create_dialects(DialectOptions())
+    edge = AppState(pipeline, models, dialect, ServerSettings(), prefixed_dialects=tuple(others))
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)
 

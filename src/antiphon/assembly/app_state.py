@@ -5,15 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from antiphon.assembly.dialects import create_dialects
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import SettingsKey
-from antiphon.dialects.base import Endpoint
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.jamai.dialect import Jamai
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.sgp.dialect import Sgp
+from antiphon.dialects.base import DialectOptions, Endpoint
 from antiphon.domain.context import Clock, Tracer
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine
@@ -191,8 +187,14 @@ def build_app_state(
     issuer = build_single_sign_on(settings.oidc, tenancy, clock) if tenancy else None
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
-    reports_unknown = settings.server.unknown_fields == "report"
-    is_strict = settings.server.schema_keywords == "strict"
+    dialect, *prefixed_dialects = create_dialects(
+        DialectOptions(
+            settings.server.unknown_fields == "report",
+            settings.server.schema_keywords == "strict",
+            tenancy is not None,
+            settings.knowledge.max_file_bytes,
+        )
+    )
     return AppState(
         pipeline=Pipeline(
             models,
@@ -204,13 +206,8 @@ def build_app_state(
             node.knowledge,
         ),
         models=models,
-        dialect=OpenAI(reports_unknown, is_strict),
-        prefixed_dialects=(
-            Fireworks(reports_unknown, is_strict),
-            Empower(reports_unknown, is_strict),
-            Sgp(reports_unknown, is_strict),
-            Jamai(reports_unknown, is_strict, tenancy is not None, settings.knowledge.max_file_bytes),
-        ),
+        dialect=dialect,
+        prefixed_dialects=tuple(prefixed_dialects),
         settings=settings.server,
         verifiers=tuple(verifiers),
         tokens=None if tenancy is None else tenancy.tokens,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+from antiphon.assembly.dialects import ALIASES
 from antiphon.assembly.vendors import RoutedModelBuilder, Vendors
-from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.context import Clock
 from antiphon.domain.models import Aliases
 from antiphon.domain.request import SamplingOptions
@@ -142,7 +142,7 @@ def build_served_models(sources: ModelSources, clock: Clock, unchanged: Unchange
                 for model_settings in routed
             ),
         ),
-        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
+        Aliases({alias.name: alias.model for alias in settings.aliases}, ALIASES),
         tuple(
             unchanged.patterns.get(model_settings.name) or builder.build_pattern(model_settings)
             for model_settings in patterns

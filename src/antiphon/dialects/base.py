@@ -7,7 +7,7 @@ engine or an HTTP framework, and does no I/O. A handler uses the server only thr
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from antiphon.domain.context import Context, Origin, RequestProgress, Span
@@ -450,11 +450,34 @@ class CodecOptions:
         self._strict = strict
 
 
+class DialectOptions(Struct, frozen=True):
+    """The settings of all dialects."""
+
+    report_unknown: bool = False
+    """Whether the answer names unknown fields, which are not refused."""
+    strict_schemas: bool = False
+    """Whether a schema with a keyword that is not enforced is refused."""
+    has_keys: bool = True
+    """Whether there are access tokens."""
+    max_file_bytes: int | None = None
+    """The largest file of a knowledge table; None means the server's limit of bodies."""
+
+
 class DialectDefaults:
-    """Methods that are the same in most dialects."""
+    """What is the same in most dialects."""
 
     placeholder_project: str | None = None
     chooses_project = False
+    aliases: Mapping[str, str] = NOTHING
+    """Names of models that callers of this product use. Aliases of the settings override them."""
+
+    def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
+        """The parameters are those of `DialectOptions`."""
+
+    @classmethod
+    def create(cls, options: DialectOptions) -> Self:
+        """Creates the dialect of a server."""
+        return cls(options.report_unknown, options.strict_schemas)
 
     def get_status(self, error: AntiphonError) -> int:
         """Returns the error's own status."""

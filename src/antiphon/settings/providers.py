@@ -21,6 +21,10 @@ EXTRA_NAME = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 """The name of a field in a vendor's body."""
 
 
+WireFormat = Literal["openai", "anthropic", "gemini"]
+"""The APIs of vendors. `assembly.vendors` has the upstream dialect of each."""
+
+
 class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vendor, or another server. A preset has the values that you leave out: the one in `preset`,
     otherwise the one with the provider's name."""
@@ -29,7 +33,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None, Meta(description="Name of a preset: openai, anthropic, vllm and others (vendors.md).")
     ] = None
     kind: Annotated[
-        Literal["openai", "anthropic", "gemini"] | None,
+        WireFormat | None,
         Meta(description="The vendor's API."),
     ] = None
     base_url: Annotated[

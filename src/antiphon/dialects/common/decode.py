@@ -63,7 +63,7 @@ def _find_sampling_fields(
     """Finds the sampling options among the fields of a wire type, and a function that gets their values."""
     options = frozenset(SamplingOptions.__struct_fields__) | MIROSTAT_FIELDS.keys()
     names = tuple(name for name in shape.__struct_fields__ if name in options)
-    return names, attrgetter(*names)
+    return names, attrgetter(*names, "__class__", "__class__")  # of one name, it would return no tuple
 
 
 def read_sampling(
@@ -79,7 +79,7 @@ def read_sampling(
         )
     names, get_values = _find_sampling_fields(type(wire))
     options, mirostat = dict(defaults), {}
-    for name, value in zip(names, get_values(wire), strict=True):
+    for name, value in zip(names, get_values(wire), strict=False):
         if value is None:
             continue
         if name in MIROSTAT_FIELDS:

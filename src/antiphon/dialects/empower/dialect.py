@@ -39,6 +39,7 @@ from antiphon.dialects.empower import wire_types
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
 from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, TABLES, EmpowerScope
+from antiphon.dialects.empower.page import PAGE
 from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor, ActorKind, Right
@@ -298,10 +299,10 @@ class Empower(DialectDefaults):
 
     name = NAME
     prefix = "/empower"
+    field_table = FIELD_TABLE
+    page = PAGE
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused."""
         chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
             declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),

@@ -40,6 +40,7 @@ from antiphon.dialects.fireworks.encode import (
     map_status,
 )
 from antiphon.dialects.fireworks.fields import FIELD_TABLE, PREFIX, TABLES, FireworksScope
+from antiphon.dialects.fireworks.page import PAGE
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
@@ -163,12 +164,12 @@ class Fireworks(DialectDefaults):
 
     name = NAME
     prefix = "/fireworks"
+    field_table = FIELD_TABLE
+    page = PAGE
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
     """Aliases of this dialect: callers use these names for models. Aliases of the settings override them."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused."""
         text = FireworksCompletions(report_unknown, strict_schemas)
         chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from antiphon.dialects.base import Description, DialectDefaults, Endpoint, Headers, Request
+from antiphon.dialects.base import Description, DialectDefaults, DialectOptions, Endpoint, Headers, Request
 from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
@@ -20,6 +20,7 @@ from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration
 from antiphon.dialects.jamai.models import declare_models
 from antiphon.dialects.jamai.organization import declare_health, declare_projects
+from antiphon.dialects.jamai.page import PAGE
 from antiphon.dialects.jamai.rows import declare_rows, declare_search
 from antiphon.dialects.jamai.tables import declare_files, declare_tables
 from antiphon.dialects.jamai.tokens import declare_tokens
@@ -47,6 +48,8 @@ class Jamai(DialectDefaults):
 
     name = DIALECT
     prefix = "/jamai"
+    field_table = FIELD_TABLE
+    page = PAGE
     placeholder_project = DEFAULT_PROJECT
     chooses_project = True
 
@@ -57,9 +60,6 @@ class Jamai(DialectDefaults):
         has_keys: bool = True,
         max_file_bytes: int | None = None,
     ) -> None:
-        """`report_unknown`: unknown fields are named in the answer and not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused. `has_keys`: whether there are access tokens.
-        `max_file_bytes`: the largest file of a knowledge table; None means the server's limit of bodies."""
         self.endpoints = (
             *JamaiGeneration(report_unknown, strict_schemas).declare(),
             *declare_models(),
@@ -69,6 +69,10 @@ class Jamai(DialectDefaults):
             *declare_knowledge(max_file_bytes),
             *declare_features(has_keys),
         )
+
+    @classmethod
+    def create(cls, options: DialectOptions) -> "Jamai":
+        return cls(options.report_unknown, options.strict_schemas, options.has_keys, options.max_file_bytes)
 
     def get_status(self, error: AntiphonError) -> int:
         return get_error_name(error).status

@@ -267,10 +267,11 @@ class OpenAI(DialectDefaults):
 
     name = NAME
     prefix = ""
+    field_table = FIELD_TABLE
+    page = None
+    """Other products have a page, which docs/parameters.md compares with this server."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused."""
         chat = OpenAIChatCompletions(report_unknown, strict_schemas)
         text = OpenAICompletions(report_unknown, strict_schemas)
         self.endpoints = (

@@ -44,6 +44,7 @@ from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
 from antiphon.dialects.sgp.fields import FIELD_TABLE, TABLES, SgpScope
 from antiphon.dialects.sgp.legacy import declare_legacy
+from antiphon.dialects.sgp.page import PAGE
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
@@ -317,10 +318,10 @@ class Sgp(DialectDefaults):
 
     name = NAME
     prefix = "/sgp"
+    field_table = FIELD_TABLE
+    page = PAGE
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
-        """`report_unknown`: the answer names unknown fields, which are not refused. `strict_schemas`: a
-        schema with a keyword that is not enforced is refused."""
         chat = SgpChatCompletions(report_unknown, strict_schemas)
         text = SgpCompletions(report_unknown, strict_schemas)
         self.endpoints = (

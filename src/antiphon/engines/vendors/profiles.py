@@ -17,7 +17,7 @@ import msgspec
 from antiphon.domain.models import Profile, ProfileSource
 from antiphon.domain.request import SPEECH
 from antiphon.domain.values import Struct, Value, replace
-from antiphon.settings.providers import ProfileSettings
+from antiphon.settings.providers import ProfileSettings, WireFormat
 
 __all__ = (
     "ProfileSource",
@@ -89,7 +89,6 @@ def build_profile(profile: VendorProfile, provider: str, engine: str, refused: f
     )
 
 
-WireFormat = Literal["openai", "anthropic", "gemini"]
 TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 
 
