@@ -35,8 +35,9 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def test_the_demo_is_a_model_that_talks(client: OpenAI) -> None:
@@ -99,7 +100,8 @@ class Token:
 @pytest.fixture(scope="module")
 def reference() -> Iterator[OpenAI]:
     with serve_llama_server(find_model("smollm2"), template="") as url:
-        yield OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            yield client
 
 
 PROMPTS = [
