@@ -24,6 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
+import uvloop
+
 SCRIPT = Path(__file__).absolute()
 ROOT = SCRIPT.parents[1]
 sys.path.insert(0, str(ROOT))
@@ -186,7 +188,7 @@ async def compare(name: str, args: argparse.Namespace) -> None:
 
 def main() -> None:
     if "--serve" in sys.argv:
-        asyncio.run(serve_timed())
+        uvloop.run(serve_timed())  # as in an engine host
         return
     from benchmarks.model_files import add_models
 

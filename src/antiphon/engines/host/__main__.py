@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import uvloop
+
 from antiphon.engines.base import RemoteEngine, TokenEngine
 from antiphon.engines.host.confine import OPEN_FILES, confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
@@ -69,7 +71,9 @@ def run_host(
         sys.exit(1)
     orders = HostOrders()
     lifeline.watch(on_line=orders.receive, on_end=lambda: _exit_orphaned(config.socket))
-    status = asyncio.run(_serve(config, create, pipe, sock, orders))
+    # A thread that wakes asyncio's loop gives up Python's lock, so the decode thread would wait until the
+    # loop has sent the tokens of a step. It wakes uvloop without giving up the lock.
+    status = uvloop.run(_serve(config, create, pipe, sock, orders))
     logging.shutdown()
     os._exit(status)
 
