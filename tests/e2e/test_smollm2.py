@@ -99,9 +99,11 @@ class Token:
 
 @pytest.fixture(scope="module")
 def reference() -> Iterator[OpenAI]:
-    with serve_llama_server(find_model("smollm2"), template="") as url:
-        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            yield client
+    with (
+        serve_llama_server(find_model("smollm2"), template="") as url,
+        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
 
 
 PROMPTS = [
