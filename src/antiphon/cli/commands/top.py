@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -486,6 +487,9 @@ class _ReadingPair(Struct, frozen=True):
         if not self._read_gauge("up"):
             return ModelRates(self.model, up=False)
         hits, admitted = self._compute_increase("prefix_hits_total"), self._compute_increase("admitted_total")
+        list_names = partial(self.later.list_label_values, model=self.model)
+        adapters = list_names(f"{ENGINE_PREFIX}adapter_running", "adapter")
+        devices = list_names(f"{ENGINE_PREFIX}device_layers", "device")
         return ModelRates(
             self.model,
             up=True,
@@ -502,12 +506,9 @@ class _ReadingPair(Struct, frozen=True):
             prefix_hits=hits / admitted if hits is not None and admitted else None,
             preempted=self._read_gauge("preemptions_total"),
             refused=self._read_gauge("refused_total"),
-            adapters=tuple(map(self._compute_adapter_rates, self._list_adapters())),
-            devices=tuple(map(self._read_device, self._list_devices())),
+            adapters=tuple(map(self._compute_adapter_rates, adapters)),
+            devices=tuple(map(self._read_device, devices)),
         )
-
-    def _list_adapters(self) -> list[str]:
-        return self.later.list_label_values(f"{ENGINE_PREFIX}adapter_running", "adapter", model=self.model)
 
     def _compute_adapter_rates(self, adapter: str) -> AdapterRates:
         return AdapterRates(
@@ -516,9 +517,6 @@ class _ReadingPair(Struct, frozen=True):
             running=self._read_gauge("adapter_running", adapter=adapter),
             made=self._compute_rate("adapter_decoded_tokens_total", adapter=adapter),
         )
-
-    def _list_devices(self) -> list[str]:
-        return self.later.list_label_values(f"{ENGINE_PREFIX}device_layers", "device", model=self.model)
 
     def _read_device(self, device: str) -> DeviceUse:
         used = self.later.get_value(

@@ -56,7 +56,7 @@ class KnowledgeHost:
         pause_writer = partial(write_pause, self._socket)
         return ChildWatch(
             "the knowledge process",
-            self._start,
+            partial(start_knowledge, self._settings, self._socket),
             self._update_state,
             always_restart=True,
             on_rest=pause_writer,
@@ -90,9 +90,6 @@ class KnowledgeHost:
         """Ends the process permanently."""
         self._is_stopped = True
         await self.watch.stop(deadline)
-
-    async def _start(self) -> Child:
-        return await start_knowledge(self._settings, self._socket)
 
 
 async def start_knowledge(settings: Settings, socket: str) -> Child:

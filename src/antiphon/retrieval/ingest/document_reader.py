@@ -148,7 +148,8 @@ def split_for_model(
             f"{split_count} chunks of {options.size} characters were split further, because the embedding "
             f"model reads at most {max_tokens} tokens.",
         )
-    return SplitDocument(tuple(map(_make_input, chunks)), notes)
+    inputs = (ChunkInput(chunk.text, chunk.title, chunk.page, chunk.file_name) for chunk in chunks)
+    return SplitDocument(tuple(inputs), notes)
 
 
 def _split_long_chunks(
@@ -173,7 +174,3 @@ def _split_by_tokens(
     options = SplitOptions(max(SMALLEST_SIZE, max_tokens), 0, SizeUnit.TOKENS)
     for part in split(chunk_document, options, count_tokens):
         yield DocumentChunk(part.text, chunk.title, chunk.page, chunk.start + part.start, chunk.file_name)
-
-
-def _make_input(chunk: DocumentChunk) -> ChunkInput:
-    return ChunkInput(chunk.text, chunk.title, chunk.page, chunk.file_name)

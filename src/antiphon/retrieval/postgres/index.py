@@ -5,7 +5,7 @@ table is searched by words, by vector, or by both, with fused rankings.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -38,7 +38,7 @@ from antiphon.retrieval.postgres.database import KnowledgeDatabase, Transactions
 from antiphon.retrieval.postgres.documents import find_chunks, find_document_numbers
 from antiphon.retrieval.postgres.schema import prepare_schema
 from antiphon.retrieval.postgres.tables import TableRows, TableWrite, find_table, get_info, read_usage
-from antiphon.retrieval.ranking import FusedRank, QueryWord, choose_words, find_least_score, fuse, list_words
+from antiphon.retrieval.ranking import QueryWord, choose_words, find_least_score, fuse, list_words
 from antiphon.retrieval.stored_form import prepare_vector
 
 
@@ -63,11 +63,11 @@ def search(rows: TableRows, query: SearchQuery) -> tuple[SearchHit, ...]:
         scores = {id_: score for id_, score in scores.items() if score >= least_score}
     ranks = fuse(list(scores), list(similarities), query.k)
     chunks = find_chunks(rows, [rank.id for rank in ranks]) if ranks else {}
-    return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)
-
-
-def _build_hit(rank: FusedRank, chunks: Mapping[int, TextChunk], similarity: float | None) -> SearchHit:
-    return SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarity)
+    return tuple(
+        SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarities.get(rank.id))
+        for rank in ranks
+        if rank.id in chunks
+    )
 
 
 T = TypeVar("T")

@@ -468,11 +468,7 @@ def remove_file(path: Path) -> None:
     path.unlink(missing_ok=True)
     path.with_suffix(SETTINGS_ENDING).unlink(missing_ok=True)
     for ending in COMPANIONS:
-        _name_companion(path, ending).unlink(missing_ok=True)
-
-
-def _name_companion(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
+        path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def _has_owner(path: Path) -> bool:

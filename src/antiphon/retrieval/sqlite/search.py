@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,9 +11,8 @@ import numpy as np
 from antiphon.retrieval.base import (
     SearchHit,
     SearchQuery,
-    TextChunk,
 )
-from antiphon.retrieval.ranking import FusedRank, QueryWord, choose_words, find_least_score, fuse, list_words
+from antiphon.retrieval.ranking import QueryWord, choose_words, find_least_score, fuse, list_words
 from antiphon.retrieval.sqlite.documents import find_chunks, find_document_numbers
 from antiphon.retrieval.sqlite.schema import name_document, read_revision
 from antiphon.retrieval.sqlite.table import TableFile
@@ -161,8 +160,8 @@ def _fuse_hits(
         similarities = dict(zip(nearest.ids.tolist(), nearest.similarities.tolist(), strict=True))
     ranks = fuse(ids_by_words, list(similarities), limit)
     chunks = find_chunks(connection, [rank.id for rank in ranks])
-    return tuple(_build_hit(rank, chunks, similarities.get(rank.id)) for rank in ranks if rank.id in chunks)
-
-
-def _build_hit(rank: FusedRank, chunks: Mapping[int, TextChunk], similarity: float | None) -> SearchHit:
-    return SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarity)
+    return tuple(
+        SearchHit(chunks[rank.id], rank.words_rank, rank.vector_rank, rank.score, similarities.get(rank.id))
+        for rank in ranks
+        if rank.id in chunks
+    )
