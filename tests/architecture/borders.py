@@ -13,7 +13,7 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
-    "aiohttp": ("antiphon.engines.vendors", "antiphon.processes.webhook"),  # it uses the vendors' guard
+    "aiohttp": ("antiphon.processes.webhook",),
     "multidict": ("antiphon.engines.vendors",),
     "yarl": ("antiphon.engines.vendors", "antiphon.processes.webhook"),
     "jwt": ("antiphon.auth.single_sign_on",),
@@ -38,7 +38,7 @@ BORDERS = {
     "sqlite3": ("antiphon.store", "antiphon.retrieval.sqlite"),
     "sqlalchemy": ("antiphon.store", "antiphon.retrieval.postgres"),
     "alembic": ("antiphon.store",),
-    "httptools": ("antiphon.http",),
+    "httptools": ("antiphon.http", "antiphon.engines.vendors"),
     "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",

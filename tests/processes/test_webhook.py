@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp.abc import ResolveResult
 
+from antiphon.engines.vendors.address_guard import ResolvedAddress
 from antiphon.errors import SettingsError
 from antiphon.processes.webhook import MAX_WAITING, WebhookMessage, WebhookSender
 from antiphon.settings.tenancy import LimitsSettings, require_complete_webhook
@@ -83,9 +83,11 @@ async def test_refusals_and_redirects_are_final(receiver: WebhookReceiver, statu
 async def test_a_name_that_leads_to_a_private_address_gets_nothing(receiver: WebhookReceiver) -> None:
     outcomes: Counter[str] = Counter()
 
-    def look_up(host: str, port: int, family: int) -> list[ResolveResult]:
+    def look_up(host: str, port: int, family: int) -> list[ResolvedAddress]:
         return [
-            ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=0)
+            ResolvedAddress(
+                hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=0
+            )
         ]
 
     url = f"http://hook.test:{receiver.port}/hook"

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from antiphon.domain.context import Clock
@@ -40,6 +41,10 @@ TEMPORARY_ERRORS = frozenset({408, 409, 425, 429})
 
 BASE64_PREFIX = "whsec_"
 """The prefix of a secret in base64."""
+
+
+class WebhookResolver(GuardedResolver, AbstractResolver):
+    """The vendors' guard, as aiohttp wants it."""
 
 
 class WebhookMessage(Struct, frozen=True):
@@ -84,7 +89,7 @@ class WebhookSender:
     async def run(self) -> None:
         """Delivers messages until cancelled."""
         threads = ThreadPoolExecutor(1, "antiphon-webhook-dns")
-        resolver = GuardedResolver(threads, self._allows_private, TIMEOUT_S, None, self._look_up)
+        resolver = WebhookResolver(threads, self._allows_private, TIMEOUT_S, None, self._look_up)
         connector = aiohttp.TCPConnector(limit=1, resolver=resolver, force_close=True)
         try:
             async with aiohttp.ClientSession(

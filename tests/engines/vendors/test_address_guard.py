@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from socket import AF_INET
 
 import pytest
-from aiohttp.abc import ResolveResult
 
-from antiphon.engines.vendors.address_guard import AddressRefused, GuardedResolver, is_public
+from antiphon.engines.vendors.address_guard import AddressRefused, GuardedResolver, ResolvedAddress, is_public
 from antiphon.engines.vendors.base import UpstreamCall
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
@@ -127,7 +126,7 @@ async def test_the_log_says_why_an_address_was_refused(upstream: ScriptedUpstrea
 async def test_the_connection_goes_to_the_checked_address(upstream: ScriptedUpstream):
     asked: list[str] = []
 
-    def look_up(host: str, port: int, family: int) -> list[ResolveResult]:
+    def look_up(host: str, port: int, family: int) -> list[ResolvedAddress]:
         """A name that leads elsewhere at the second look."""
         asked.append(host)
         address = "127.0.0.1" if len(asked) == 1 else "192.0.2.1"
@@ -141,7 +140,7 @@ async def test_the_connection_goes_to_the_checked_address(upstream: ScriptedUpst
 
 
 async def test_one_private_address_among_several_is_refused():
-    def look_up(host: str, port: int, family: int) -> list[ResolveResult]:
+    def look_up(host: str, port: int, family: int) -> list[ResolvedAddress]:
         return [build_result(host, address, port) for address in ("8.8.8.8", "127.0.0.1")]
 
     with ThreadPoolExecutor(1) as threads:
@@ -152,5 +151,5 @@ async def test_one_private_address_among_several_is_refused():
         assert len(await proxied.resolve("proxy.test", 3128)) == 2
 
 
-def build_result(host: str, address: str, port: int) -> ResolveResult:
-    return ResolveResult(hostname=host, host=address, port=port, family=AF_INET, proto=6, flags=0)
+def build_result(host: str, address: str, port: int) -> ResolvedAddress:
+    return ResolvedAddress(hostname=host, host=address, port=port, family=AF_INET, proto=6, flags=0)

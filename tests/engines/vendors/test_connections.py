@@ -4,18 +4,19 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import aiohttp
 import psutil
 import pytest
-from yarl import URL
 
+from antiphon.engines.vendors.address_guard import GuardedResolver
 from antiphon.engines.vendors.base import UpstreamCall
+from antiphon.engines.vendors.connection import ConnectionLost, VendorConnection
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.pool import ConnectionPool, Server
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.engines.vendors.transport import ConnectionPool, VendorProtocol
 from antiphon.errors import ProviderFailed, ProviderTimeout
 from tests.support.waiting import await_until
 
@@ -81,6 +82,11 @@ async def ask(provider: Provider, body: bytes = b"", seconds: float = 50) -> byt
         await provider.remove_user()
 
 
+def open_pool(vendor: RawVendor, limit: int) -> ConnectionPool:
+    server = Server("127.0.0.1", vendor.port)
+    return ConnectionPool(server, GuardedResolver(ThreadPoolExecutor(1), True, 50), limit, 50)
+
+
 def reset(writer: asyncio.StreamWriter) -> None:
     """Closes a connection without order."""
     stream: socket.socket = writer.get_extra_info("socket")
@@ -116,13 +122,13 @@ async def test_bytes_after_an_answer_answer_no_other_request(surplus: bytes, pau
 def received(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What came on all connections. A reset may discard what has not come."""
     found: list[bytes] = []
-    receive = VendorProtocol.data_received
+    receive = VendorConnection.data_received
 
-    def note(protocol: VendorProtocol, data: bytes) -> None:
+    def note(connection: VendorConnection, data: bytes) -> None:
         found.append(data)
-        receive(protocol, data)
+        receive(connection, data)
 
-    monkeypatch.setattr(VendorProtocol, "data_received", note)
+    monkeypatch.setattr(VendorConnection, "data_received", note)
     return found
 
 
@@ -151,7 +157,7 @@ async def test_a_reset_breaks_a_body_without_a_length(received: list[bytes]):
         reset(writer)
 
     async with serve(answer) as vendor, connect(vendor) as provider:
-        with pytest.raises(aiohttp.ClientPayloadError):
+        with pytest.raises(ConnectionLost):
             await ask(provider)
 
 
@@ -172,17 +178,14 @@ async def test_a_request_that_leaves_passes_its_turn_on():
         writer.write(ONE)
 
     async with serve(answer) as vendor, asyncio.TaskGroup() as group:
-        pool = ConnectionPool(limit=1)
-        address = URL(f"http://127.0.0.1:{vendor.port}")
-        target = aiohttp.ClientRequest("POST", address, loop=asyncio.get_running_loop())
-        timeout = aiohttp.ClientTimeout(connect=50)
-        first = await pool.connect(target, [], timeout)
-        leaving, waiting = (group.create_task(pool.connect(target, [], timeout)) for _ in range(2))
+        pool, deadline = open_pool(vendor, limit=1), asyncio.get_running_loop().time() + 50
+        first = await pool.open(deadline)
+        leaving, waiting = (group.create_task(pool.open(deadline)) for _ in range(2))
         await asyncio.sleep(0.05)
-        first.release()  # it is the turn of the one that leaves
+        pool.take_back(first)  # it is the turn of the one that leaves
         leaving.cancel()
-        (await waiting).close()
-        await pool.close()
+        assert await waiting is first
+        await pool.aclose()
 
 
 async def test_the_log_says_that_all_connections_are_in_use():

@@ -137,7 +137,7 @@ async def test_nobody_waits_for_the_end_of_a_complete_stream(
 ):
     """The vendor never ends it, so who waits for the end waits for a minute."""
     async with connect(upstream, chunk_timeout=60) as provider:
-        monkeypatch.setattr("antiphon.engines.vendors.transport.LAST_BYTES_S", 120.0)
+        monkeypatch.setattr("antiphon.engines.vendors.connection.LAST_BYTES_S", 120.0)
         began = time.monotonic()
         assert await read(provider, "fake-stall-at-after-done") == "".join(WORDS)
         assert time.monotonic() - began < 60

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from antiphon.engines.vendors.transport import MAX_LINES, EventSplitter
+from antiphon.engines.vendors.sse import MAX_LINES, EventSplitter
 
 
 def test_events_before_one_that_is_too_large_are_returned():

@@ -6,7 +6,7 @@ from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, Attributes, UpstreamDialect, VendorError, VendorModel
-from antiphon.engines.vendors.transport import EventSplitter
+from antiphon.engines.vendors.sse import EventSplitter
 from tests.support.vendors.conversations import VendorConversation
 from tests.support.vendors.vendor_http import VendorCall, VendorReply
 

@@ -10,12 +10,23 @@ import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
-
-from aiohttp.abc import AbstractResolver, ResolveResult
+from typing import TypedDict
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-LookUp = Callable[[str, int, int], list[ResolveResult]]
+
+class ResolvedAddress(TypedDict):
+    """One address of a name, in the form that aiohttp's resolvers have."""
+
+    hostname: str
+    host: str
+    port: int
+    family: int
+    proto: int
+    flags: int
+
+
+LookUp = Callable[[str, int, int], list[ResolvedAddress]]
 """Resolves a name, its port and its family of addresses. Raises OSError."""
 
 GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -67,7 +78,7 @@ def is_unusual_number(host: str) -> bool:
     return NUMERIC_HOST.fullmatch(host) is not None and not is_literal(host)
 
 
-class GuardedResolver(AbstractResolver):
+class GuardedResolver:
     """Resolves names in a thread, and refuses a name with an address that is not public."""
 
     def __init__(
@@ -88,7 +99,7 @@ class GuardedResolver(AbstractResolver):
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    ) -> list[ResolvedAddress]:
         """Returns the addresses of a name. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
@@ -109,11 +120,11 @@ class GuardedResolver(AbstractResolver):
         """Does nothing: the threads belong to the provider."""
 
 
-def look_up_name(host: str, port: int, family: int) -> list[ResolveResult]:
+def look_up_name(host: str, port: int, family: int) -> list[ResolvedAddress]:
     """Resolves a name. Raises OSError."""
     infos = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     return [
-        ResolveResult(
+        ResolvedAddress(
             hostname=host,
             host=str(address[0]),
             port=int(address[1]),

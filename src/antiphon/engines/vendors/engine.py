@@ -11,8 +11,6 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
-import aiohttp
-
 from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage, UsageSource
 from antiphon.domain.messages import MediaContent, estimate_tokens, measure_text
@@ -45,8 +43,9 @@ from antiphon.engines.vendors.base import (
     estimate_prompt,
     require_bounded,
 )
+from antiphon.engines.vendors.connection import UpstreamResponse
 from antiphon.engines.vendors.provider import Provider
-from antiphon.engines.vendors.transport import EventSplitter, UpstreamResponse
+from antiphon.engines.vendors.sse import EventSplitter
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -88,7 +87,7 @@ which not every vendor counts in `max_tokens`, or if the request sets no maximum
 MAX_EXCESS_OUTPUT = 1_024
 """The same for a request with a maximum, and an answer without reasoning."""
 
-ANSWER_FAILURES = (aiohttp.ClientError, OSError, StreamFailure, *UNREADABLE)
+ANSWER_FAILURES = (OSError, StreamFailure, *UNREADABLE)
 """The errors of a broken or unreadable answer. A TimeoutError is an OSError."""
 
 INLINE_BYTES = 65_536
@@ -649,7 +648,7 @@ async def exchange(
             f"the provider {provider.name} gave an answer that cannot be read",
             cause=f"{provider.name}: {provider.describe_failure(failure)}",
         ) from None
-    except (aiohttp.ClientError, OSError) as failure:
+    except OSError as failure:
         error = provider.map_failure(failure)
         raise (build_deadline_error(error.cause) if is_expired(context) else error) from None
     finally:

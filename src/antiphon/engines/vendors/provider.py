@@ -5,20 +5,18 @@ request again only if the vendor had closed the idle connection to which the req
 """
 
 import asyncio
+import base64
 import re
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import MappingProxyType
 
-import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from antiphon.domain.values import Struct, field
 from antiphon.engines.vendors.address_guard import (
-    AddressRefused,
     GuardedResolver,
     LookUp,
     is_literal,
@@ -32,17 +30,20 @@ from antiphon.engines.vendors.base import (
     UpstreamDialect,
     VendorError,
 )
-from antiphon.engines.vendors.errors import SecretFilter, build_error
-from antiphon.engines.vendors.transport import (
+from antiphon.engines.vendors.connection import (
     MAX_ANSWER,
     NO_BODY_ENCODING,
-    STALE_S,
-    ConnectionPool,
+    ConnectionLost,
     StallWatch,
     UpstreamResponse,
-    build_timeout,
-    has_opened,
-    reset_opened,
+)
+from antiphon.engines.vendors.errors import SecretFilter, build_error
+from antiphon.engines.vendors.pool import (
+    ConnectFailed,
+    ConnectionPool,
+    Server,
+    build_tls_context,
+    load_system_certificates,
 )
 from antiphon.errors import (
     AntiphonError,
@@ -53,8 +54,9 @@ from antiphon.errors import (
     SettingsError,
 )
 
-KEEP_ALIVE_S = 15.0
-"""Seconds after which an idle connection is closed here. Vendors' servers close idle connections later."""
+STALE_S = 1.0
+"""Seconds within which a request notices a closed connection. If the connection closes later, the vendor may
+have begun to generate."""
 
 MAX_STALE_CONNECTIONS = 4
 """The most connections that one request tries, if the vendor has closed each of them."""
@@ -128,8 +130,6 @@ class Provider:
         self._heads: dict[tuple[str, str], bytes] = {}
         """The lines and shared headers of requests, by method and path."""
         self._pool: ConnectionPool | None = None
-        self._target: aiohttp.ClientRequest
-        """A request that is never sent. It tells the pool where to connect."""
         self._threads: ThreadPoolExecutor | None = None
         self._users = 0
         """Requests that use this client."""
@@ -171,39 +171,29 @@ class Provider:
             pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
             head = self._build_head(method, call)
             for _ in range(MAX_STALE_CONNECTIONS):
-                started_at = get_time()
-                reset_opened()
-                timeout = build_timeout(deadline - started_at, self.options.connect_timeout)
-                try:
-                    connection = await pool.connect(self._target, [], timeout)
-                except TimeoutError:
-                    if get_time() < deadline:
-                        raise aiohttp.ConnectionTimeoutError from None
-                    if not has_opened():
-                        max_connections = self.options.connections
-                        raise TimeoutError(
-                            f"all {max_connections} connections were in use; raise connections"
-                        ) from None
-                    raise
-                started_at, response = get_time(), UpstreamResponse(connection, deadline)
+                connection = pool.take_idle() or await pool.open(deadline)
+                is_used, started_at = connection.is_used, get_time()
+                response = UpstreamResponse(connection, pool.take_back, deadline)
                 self.watch.add(response)
                 on_sent()
                 try:
                     await response.exchange(head, call.body)
-                except aiohttp.ClientConnectionError:
-                    if has_opened() or response.has_begun or get_time() - started_at > STALE_S:
+                except ConnectionLost:
+                    # A vendor closes an idle connection as the next request is written to it: it has read
+                    # nothing, so the request can be sent again (RFC 9110, 9.2.2).
+                    if not is_used or response.has_begun or get_time() - started_at > STALE_S:
                         raise
                 else:
                     break
             else:
-                raise aiohttp.ServerDisconnectedError
+                raise ConnectionLost("the vendor closed every connection")
             if response.status == 200:
                 return response
             try:
                 raise await self._read_error(response)
             finally:
                 response.close()
-        except (aiohttp.ClientError, OSError) as failure:
+        except OSError as failure:
             await self.remove_user()
             raise self.map_failure(failure) from None
         except BaseException:
@@ -213,9 +203,7 @@ class Provider:
     def map_failure(self, failure: Exception) -> AntiphonError:
         """Returns the error for a failure of the connection. It shows no address."""
         cause = self.describe_failure(failure)
-        if isinstance(
-            failure, (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, AddressRefused)
-        ):
+        if isinstance(failure, ConnectFailed):
             return ProviderUnavailable(f"the provider {self.name} cannot be reached", cause=cause)
         if isinstance(failure, TimeoutError):
             return ProviderTimeout(f"the provider {self.name} did not answer in time", cause=cause)
@@ -243,7 +231,7 @@ class Provider:
         response = await self.send(call, deadline, method="GET")
         try:
             return self.upstream.decode_models(await response.read(MAX_MODELS))
-        except (aiohttp.ClientError, OSError) as failure:
+        except OSError as failure:
             raise self.map_failure(failure) from None
         except UNREADABLE:
             raise ProviderFailed(
@@ -272,29 +260,43 @@ class Provider:
         self._pool = self._threads = None
         self.watch.close()
         if pool is not None:
-            await pool.close()
+            await pool.aclose()
         if threads is not None:
             threads.shutdown(wait=False)
 
     def _open_pool(self) -> ConnectionPool:
         """Creates the connection pool in the running event loop."""
-        options = self.options
+        options, url = self.options, URL(self._base)
         proxy = None if options.proxy is None else URL(options.proxy)
+        proxy_host = None if proxy is None else proxy.host
         self._threads = ThreadPoolExecutor(2, f"antiphon-dns-{options.name}")
-        host = None if proxy is None else proxy.host
-        self._pool = ConnectionPool(
-            limit=options.connections,
-            ttl_dns_cache=30,
-            keepalive_timeout=KEEP_ALIVE_S,
-            resolver=GuardedResolver(
-                self._threads, options.allows_private, options.connect_timeout, host, self._resolve_name
-            ),
-            ssl=True if options.ca_file is None else ssl.create_default_context(cafile=options.ca_file),
+        resolver = GuardedResolver(
+            self._threads, options.allows_private, options.connect_timeout, proxy_host, self._resolve_name
         )
-        self._target = aiohttp.ClientRequest(
-            "POST", URL(self._base), proxy=proxy, loop=asyncio.get_running_loop()
+        tunnel_request = b""
+        if proxy is not None:
+            headers = [("Host", f"{url.host_subcomponent}:{url.port}"), ("User-Agent", "antiphon")]
+            if proxy.user is not None:
+                headers.append(("Proxy-Authorization", format_basic(proxy)))
+            line = f"CONNECT {url.host_subcomponent}:{url.port} HTTP/1.1\r\n"
+            tunnel_request = line.encode() + format_headers(headers) + b"\r\n"
+        self._pool = ConnectionPool(
+            self._find_server(url),
+            resolver,
+            options.connections,
+            options.connect_timeout,
+            None if proxy is None else self._find_server(proxy),
+            tunnel_request,
         )
         return self._pool
+
+    def _find_server(self, url: URL) -> Server:
+        """Returns the server of an address, with the certificates that it is checked by."""
+        tls = None
+        if url.scheme == "https":
+            ca_file = self.options.ca_file
+            tls = load_system_certificates() if ca_file is None else build_tls_context(ca_file)
+        return Server(url.raw_host or "", url.port or 0, tls)
 
     async def _read_error(self, response: UpstreamResponse) -> AntiphonError:
         """Returns the error of a response whose status is not 200."""
@@ -312,7 +314,7 @@ class Provider:
         try:
             while len(body) < MAX_ERROR_BODY and (part := await response.read_part()):
                 body += part[: MAX_ERROR_BODY - len(body)]
-        except (aiohttp.ClientError, OSError):
+        except OSError:
             pass  # the status alone suffices
         try:
             vendor_error = self.upstream.decode_error(response.status, body)
@@ -361,7 +363,7 @@ class Provider:
         if (
             proxy.user is not None and URL(self._base).scheme == "http"
         ):  # else the tunnel to the vendor has it
-            headers["Proxy-Authorization"] = aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+            headers["Proxy-Authorization"] = format_basic(proxy)
         return headers
 
     def _build_head(self, method: str, call: UpstreamCall) -> bytes:
@@ -382,6 +384,11 @@ class Provider:
         line = f"{method} {url if is_relayed else url.raw_path_qs} HTTP/1.1\r\n"
         host = ("Host", url.host_port_subcomponent or "")
         return line.encode() + format_headers((host, *self._headers.items()))
+
+
+def format_basic(url: URL) -> str:
+    """Returns the user and the password of an address as a header's value."""
+    return "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
 
 
 def format_headers(headers: Iterable[tuple[str, str]]) -> bytes:

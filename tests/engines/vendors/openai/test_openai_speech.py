@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from antiphon.engines.vendors.base import VendorModel
+from antiphon.engines.vendors.connection import MAX_ANSWER
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile
-from antiphon.engines.vendors.transport import MAX_ANSWER
 from tests.support.vendors import speech_server
 from tests.support.vendors.vendor_gateway import connect_client
 from tests.support.vendors.vendor_http import VendorServer, serve_vendor

@@ -29,7 +29,7 @@ from antiphon.domain.request import Conversation, GenerationRequest, Output, Raw
 from antiphon.engines.vendors.base import StreamDecoder, StreamFailure, VendorModel
 from antiphon.engines.vendors.errors import SecretFilter, build_error
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
-from antiphon.engines.vendors.transport import EventSplitter
+from antiphon.engines.vendors.sse import EventSplitter
 
 MODEL = VendorModel("m-1", "first")
 USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
