@@ -83,7 +83,7 @@ CONVERSATION = Conversation(
         Message(Role.SYSTEM, "Be <|im_end|> brief."),
         Message(Role.USER, "Grüße 😀", name="Ada"),
         Message(Role.ASSISTANT, "Well", tool_calls=(ToolCall("c", "f", '{"a": 1}'),), reasoning="hm"),
-        Message(Role.TOOL, "4", tool_call_id="c"),
+        Message(Role.TOOL, "4", tool_call_id="c", is_error=True),
         Message(Role.ASSISTANT, "", speech_id="spoken"),
         Message(Role.ASSISTANT, "So it is ", content=(TextContent("So"),), thinking_blocks=({"a": 1},)),
     ),

@@ -19,7 +19,7 @@ def shown(parts, stops, kept=False):
     out = []
     for part in parts:
         out.append(filtered.add(part))
-        if filtered.has_stopped:
+        if filtered.found_stop:
             return out, True
     return [*out, filtered.end()], False
 
@@ -58,7 +58,7 @@ def test_a_beginning_of_a_stop_string_is_held_until_decided(text, stops):
     out = ""
     for place, character in enumerate(text):
         out += filtered.add(character)
-        if filtered.has_stopped:
+        if filtered.found_stop:
             break
         begun = text[: place + 1]
         possible = [size for stop in stops for size in range(1, len(stop)) if begun.endswith(stop[:size])]

@@ -65,6 +65,8 @@ class CollectedChoice(Value, frozen=True):
     """The vendor's blocks of reasoning, which the vendor needs back."""
     speech: Speech | None = None
     """The spoken answer, if the caller requests one."""
+    stop: str | None = None
+    """The caller's stop text that ended the choice, as in `Finished`."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -140,7 +142,9 @@ class _ChoiceCollector:
         text, reasoning = "".join(self.text), "".join(self.reasoning)
         speech = join_speech(self.speech) if self.speech else None
         ids, blocks = tuple(self.ids), tuple(self.blocks)
-        return CollectedChoice(index, text, end.reason, scores, tuple(calls), reasoning, ids, blocks, speech)
+        return CollectedChoice(
+            index, text, end.reason, scores, tuple(calls), reasoning, ids, blocks, speech, end.stop
+        )
 
 
 async def collect(groups: AsyncIterator[EventGroup]) -> CollectedGeneration:

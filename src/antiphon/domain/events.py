@@ -314,6 +314,8 @@ class Finished(Value, frozen=True):
     the caller does not request scores."""
     ids: tuple[int, ...] = ()
     """Ids of the tokens in `scores`, if the caller requests them."""
+    stop: str | None = None
+    """The caller's stop text that ended the choice; None if none did, or if a vendor does not tell it."""
 
 
 class CandidateTokens(Value, frozen=True):

@@ -196,6 +196,8 @@ class Message(Value, frozen=True):
     not contain them."""
     speech_id: str | None = None
     """The vendor's id of the assistant's spoken answer. `text` does not contain the spoken words."""
+    is_error: bool = False
+    """For the result of a call: whether the call failed."""
 
     @property
     def mixed_content(self) -> tuple[Content, ...]:

@@ -92,7 +92,7 @@ class ChoiceDecoder:
         async with aclosing(sequence) as events:
             async for event in events:
                 group = self._convert_event(event)
-                if self._stop_filter.has_stopped:
+                if self._stop_filter.found_stop is not None:
                     break
                 if group:
                     yield group
@@ -124,9 +124,9 @@ class ChoiceDecoder:
 
     def _end_events(self) -> list[Event]:
         """Returns the rest of the text and the event that ends the choice."""
-        last_text = "" if self._stop_filter.has_stopped else self._flush()
+        last_text = "" if self._stop_filter.found_stop is not None else self._flush()
         group: list[Event] = [self._build_delta(last_text)] if last_text else []
-        reason = FinishReason.STOP if self._stop_filter.has_stopped else self._finish_reason
+        reason = FinishReason.STOP if self._stop_filter.found_stop is not None else self._finish_reason
         return [*group, self._build_finished(reason)]
 
     def _decode_steps(self, steps: Steps) -> str:
@@ -141,7 +141,7 @@ class ChoiceDecoder:
                 self.reasoning_counter.add_token(len(piece))
             if piece:
                 text += self._stop_filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-                if self._stop_filter.has_stopped:
+                if self._stop_filter.found_stop is not None:
                     break
         return text
 
@@ -149,7 +149,7 @@ class ChoiceDecoder:
         """Returns the text that the stop filter and the detokenizer held back. Call it after the last
         token."""
         text = self._stop_filter.add(self._detokenizer.end())
-        return text if self._stop_filter.has_stopped else text + self._stop_filter.end()
+        return text if self._stop_filter.found_stop is not None else text + self._stop_filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta of the text, with the number of tokens since the last event."""
@@ -157,7 +157,7 @@ class ChoiceDecoder:
 
     def _build_finished(self, reason: FinishReason) -> Finished:
         """Builds the last event, with the number of tokens since the previous event."""
-        return Finished(self.choice, reason, self._take_unreported())
+        return Finished(self.choice, reason, self._take_unreported(), stop=self._stop_filter.found_stop)
 
     def _take_unreported(self) -> int:
         """Returns the number of tokens that no event has reported yet, and sets it to 0."""

@@ -209,7 +209,7 @@ class ScoredDecoder(ChoiceDecoder):
                 self._logprob_sum += steps.logprobs[index]
             piece = self._decode_token(token, steps, index)
             text += self._stop_filter.add(piece) if self.completion_tokens > self._min_tokens else piece
-            if self._stop_filter.has_stopped:
+            if self._stop_filter.found_stop is not None:
                 break
         return text
 
@@ -257,7 +257,12 @@ class ScoredDecoder(ChoiceDecoder):
         ]
         scores, ids = self._collect_scores(remaining)
         return Finished(
-            self.choice, reason, self._take_unreported(), scores if self._scoring.logprobs else None, ids
+            self.choice,
+            reason,
+            self._take_unreported(),
+            scores if self._scoring.logprobs else None,
+            ids,
+            self._stop_filter.found_stop,
         )
 
     def _collect_scores(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:

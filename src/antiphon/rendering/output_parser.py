@@ -366,7 +366,9 @@ class ChoiceParser:
         reason = FinishReason.TOOL_CALLS if has_calls else event.reason
         tokens, scores, ids = self._take_unreported()
         joined_scores = None if event.scores is None else join_scores([scores, event.scores])
-        yield Finished(event.choice, reason, tokens + event.tokens, joined_scores, ids + event.ids)
+        yield Finished(
+            event.choice, reason, tokens + event.tokens, joined_scores, ids + event.ids, event.stop
+        )
 
     def _convert_parts(self, parts: Iterable[OutputPart]) -> Iterator[Event]:
         for part in parts:

@@ -20,7 +20,7 @@ automaton."""
 class _State:
     """A state of the automaton: a text with which some stop string begins."""
 
-    __slots__ = ("length", "longest_suffix", "next_states", "stop_length")
+    __slots__ = ("length", "longest_suffix", "next_states", "stop")
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -28,8 +28,8 @@ class _State:
         self.longest_suffix: _State = self
         """The state of the longest proper suffix of this text that begins some stop string. The root refers
         to itself."""
-        self.stop_length = 0
-        """Length of the longest stop string that is a suffix of this text; 0 if there is none."""
+        self.stop = ""
+        """The longest stop string that is a suffix of this text; empty if there is none."""
 
 
 class StopStrings:
@@ -57,10 +57,10 @@ class StopStrings:
         state = self.root
         for length, character in enumerate(stop, start=1):
             state = state.next_states.setdefault(character, _State(length))
-        state.stop_length = len(stop)
+        state.stop = stop
 
     def _link(self) -> None:
-        """Sets `longest_suffix` and `stop_length` of each state. Shorter texts come first, since a suffix is
+        """Sets `longest_suffix` and `stop` of each state. Shorter texts come first, since a suffix is
         shorter than its text."""
         pending = deque(self.root.next_states.values())
         for state in pending:
@@ -69,7 +69,7 @@ class StopStrings:
             state = pending.popleft()
             for character, following in state.next_states.items():
                 following.longest_suffix = find_next_state(state.longest_suffix, character, self.root)
-                following.stop_length = following.stop_length or following.longest_suffix.stop_length
+                following.stop = following.stop or following.longest_suffix.stop
                 pending.append(following)
 
 
@@ -87,16 +87,16 @@ def find_next_state(state: _State, character: str, root: _State) -> _State:
 
 
 class StopFilter:
-    """Cuts one text at the first stop string. `has_stopped`: whether a stop string was found."""
+    """Cuts one text at the first stop string. `found_stop`: the stop string that was found, or None."""
 
-    __slots__ = ("_held_text", "_state", "_stops", "has_stopped")
+    __slots__ = ("_held_text", "_state", "_stops", "found_stop")
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
         self._state = stops.root
         self._held_text = ""
         """The end of the text, if it can be the beginning of a stop string."""
-        self.has_stopped = False
+        self.found_stop: str | None = None
 
     def add(self, text: str) -> str:
         """Returns the text that can be shown now. It returns no text after the stop string."""
@@ -111,11 +111,11 @@ class StopFilter:
         full_text = self._held_text + text
         for position in range(begin, len(text)):
             state = find_next_state(state, text[position], root)
-            if state.stop_length:
-                self.has_stopped = True
+            if state.stop:
+                self.found_stop = state.stop
                 self._held_text, self._state = "", root
                 return full_text[
-                    : held_length + position + 1 - (0 if self._stops.keeps_stop else state.stop_length)
+                    : held_length + position + 1 - (0 if self._stops.keeps_stop else len(state.stop))
                 ]
         self._state = state
         shown_length = len(full_text) - (0 if self._stops.keeps_stop else state.length)

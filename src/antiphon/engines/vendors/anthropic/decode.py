@@ -135,6 +135,7 @@ class MessagesDecoder:
         """Characters of text so far."""
         self._call_count = 0
         self._stop_reason: str | None = None
+        self._stop_sequence: str | None = None
         self._has_started = False
         self.is_complete = False
         self._readers: Mapping[str, Callable[[bytes], Sequence[Event]]] = {
@@ -168,7 +169,7 @@ class MessagesDecoder:
         if self._usage is not None:
             raise ValueError("the answer begins twice")
         self._usage = answer.usage
-        self._stop_reason = answer.stop_reason
+        self._stop_reason, self._stop_sequence = answer.stop_reason, answer.stop_sequence
         return ()
 
     def start_block(self, index: int, block: BlockWire) -> Sequence[Event]:
@@ -211,7 +212,7 @@ class MessagesDecoder:
         if reason is FinishReason.TOOL_CALLS and not self._call_count:
             raise ValueError("the answer ended with calls and has none")
         self.is_complete = True
-        return (*self._start_once(), Finished(CHOICE, reason))
+        return (*self._start_once(), Finished(CHOICE, reason, stop=self._stop_sequence))
 
     # --- events of a stream ---------------------------------------------------------------------------------
 
@@ -246,6 +247,7 @@ class MessagesDecoder:
             raise ValueError("the answer ends before it begins")
         self._usage = merge_usage(self._usage, event.usage)
         self._stop_reason = event.delta.stop_reason or self._stop_reason
+        self._stop_sequence = event.delta.stop_sequence or self._stop_sequence
         return ()
 
     def _read_stop(self, data: bytes) -> Sequence[Event]:

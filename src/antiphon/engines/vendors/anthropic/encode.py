@@ -204,6 +204,8 @@ def read_object(text: str) -> msgspec.Raw | None:
 def encode_result(message: Message) -> Body:
     """Translates the result of a call."""
     block: Body = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+    if message.is_error:
+        block["is_error"] = True
     content = list(encode_content(message))
     return block | {"content": content} if content else block
 

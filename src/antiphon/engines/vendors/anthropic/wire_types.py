@@ -73,6 +73,7 @@ class MessageAnswerWire(Wire, tag_field="type", tag="message"):
     content: list[BlockWire]
     usage: MessageUsageWire
     stop_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 class TextDeltaWire(Wire, tag_field="type", tag="text_delta"):
@@ -132,6 +133,7 @@ class MessageEndWire(Wire):
     """The reason why the answer ended."""
 
     stop_reason: str | None = None
+    stop_sequence: str | None = None
 
 
 class MessageDeltaWire(Wire):

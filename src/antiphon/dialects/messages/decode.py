@@ -1,0 +1,638 @@
+"""Decodes bodies of the Messages API to generation requests."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from antiphon.constraints.json_schema.lowering import relax_schema
+from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
+from antiphon.dialects.common.body_decoder import BodyDecoder
+from antiphon.dialects.common.constraint_fields import name_keywords, read_schema, shorten_names
+from antiphon.dialects.common.decode import require_no_nul
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.media import read_image, read_image_data
+from antiphon.dialects.common.request_types import CacheControlShape, ImageUrlShape
+from antiphon.dialects.common.strict_json import sanitize_key
+from antiphon.dialects.common.tools import require_shallow
+from antiphon.dialects.messages.fields import FIELD_TABLE, TABLES, MessagesScope
+from antiphon.dialects.messages.wire_types import (
+    Base64Source,
+    ContentBlock,
+    ContentSource,
+    CountRequest,
+    DocumentBlock,
+    ImageBlock,
+    InputMessage,
+    InputTool,
+    MessagesRequest,
+    OutputFormat,
+    Prompt,
+    RedactedThinkingBlock,
+    ResultBlock,
+    SearchResultBlock,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+)
+from antiphon.domain.messages import (
+    CacheControl,
+    Content,
+    MediaContent,
+    Message,
+    Role,
+    TextContent,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    Tools,
+)
+from antiphon.domain.request import (
+    Constraint,
+    Conversation,
+    GenerationRequest,
+    Output,
+    Overflow,
+    Reasoning,
+    ReasoningFieldNames,
+    SamplingOptions,
+)
+from antiphon.domain.values import replace
+from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+
+OWN_SIGNATURE = "antiphon"
+"""The signature of a local model's reasoning. Clients send it back with the block."""
+
+BILLING_LINE = "x-anthropic-billing-header:"
+"""How Claude Code's first system block begins. It names the client's version, for Anthropic's accounting."""
+
+EFFORT_FIELD, BUDGET_FIELD = "output_config.effort", "thinking.budget_tokens"
+
+REASONING_FIELD_NAMES = ReasoningFieldNames(EFFORT_FIELD, BUDGET_FIELD, off="disabled", on="adaptive")
+
+OPTIONAL = frozenset({EFFORT_FIELD, BUDGET_FIELD})
+"""Parameters that are ignored if the model lacks them. Agents send them by the model's name, without knowing
+the model."""
+
+KEPT_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
+"""The edit of a conversation that removes nothing."""
+
+SCOPES: Mapping[str, MessagesScope] = {
+    scope.value: scope
+    for scope in (
+        MessagesScope.TEXT,
+        MessagesScope.IMAGE,
+        MessagesScope.DOCUMENT,
+        MessagesScope.SEARCH_RESULT,
+        MessagesScope.THINKING,
+        MessagesScope.REDACTED,
+        MessagesScope.TOOL_USE,
+        MessagesScope.TOOL_RESULT,
+        MessagesScope.TOOL_REFERENCE,
+    )
+}
+"""The kinds of blocks that are read."""
+
+
+# --- known and unknown fields -------------------------------------------------------------------------------
+
+
+def filter_messages_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of POST /v1/messages."""
+    return _filter_body(fields, MessagesScope.MESSAGES, report)
+
+
+def filter_count_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
+    """Filters the body of POST /v1/messages/count_tokens."""
+    return _filter_body(fields, MessagesScope.COUNT, report)
+
+
+def _filter_body(fields: dict[str, Any], scope: MessagesScope, report: FieldReport) -> dict[str, Any]:
+    """Returns the known fields of a body and of the objects in it. Reports unknown fields, unknown blocks,
+    and tools that Anthropic would run."""
+    body = FIELD_TABLE.filter(fields, scope, report=report)
+    if isinstance(messages := body.get("messages"), list):
+        body["messages"] = [
+            _filter_message(message, f"messages[{index}]", report) for index, message in enumerate(messages)
+        ]
+    if isinstance(system := body.get("system"), list):
+        body["system"] = _filter_blocks(system, "system", report)
+    if isinstance(tools := body.get("tools"), list):
+        body["tools"] = list(_filter_tools(tools, report))
+        if tools and not body["tools"]:
+            body.pop("tool_choice", None)
+    for name, object_scope in (
+        ("tool_choice", MessagesScope.TOOL_CHOICE),
+        ("thinking", MessagesScope.THINKING_OPTIONS),
+        ("output_config", MessagesScope.OUTPUT_CONFIG),
+        ("output_format", MessagesScope.FORMAT),
+        ("metadata", MessagesScope.METADATA),
+    ):
+        if name in body:
+            body[name] = _drop_unknown(body[name], object_scope, name, report)
+    return body
+
+
+def _drop_unknown(value: object, scope: MessagesScope, field: str, report: FieldReport) -> Any:  # noqa: ANN401 - any value of JSON
+    """Returns an object without its unknown fields, which are reported. Another value stays unchanged."""
+    if not isinstance(value, dict):
+        return value
+    known_names = TABLES[scope].keys()
+    report.paths += [f"{field}.{sanitize_key(name)}" for name in value if name not in known_names]
+    return {name: each for name, each in value.items() if name in known_names and each is not None}
+
+
+def _filter_message(message: object, field: str, report: FieldReport) -> object:
+    """Returns the message without unknown fields and unknown blocks."""
+    message = _drop_unknown(message, MessagesScope.MESSAGE, field, report)
+    if isinstance(message, dict) and isinstance(content := message.get("content"), list):
+        message["content"] = _filter_blocks(content, f"{field}.content", report)
+    return message
+
+
+def _filter_blocks(blocks: list[Any], field: str, report: FieldReport) -> list[Any]:
+    """Returns the blocks without unknown fields. A block of an unknown kind is left out: it is history of
+    tools that Anthropic ran."""
+    known_blocks: list[Any] = []
+    for index, block in enumerate(blocks):
+        path = f"{field}[{index}]"
+        if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
+            known_blocks.append(block)
+        elif (scope := SCOPES.get(kind)) is None:
+            report.paths.append(f"{path}.{sanitize_key(kind)}")
+        else:
+            known_block = _drop_unknown(block, scope, path, report)
+            if isinstance(source := known_block.get("source"), dict):
+                known_block["source"] = _drop_unknown(source, MessagesScope.SOURCE, f"{path}.source", report)
+            if isinstance(content := known_block.get("content"), list):
+                known_block["content"] = _filter_blocks(content, f"{path}.content", report)
+            known_blocks.append(known_block)
+    return known_blocks
+
+
+def _filter_tools(tools: list[Any], report: FieldReport) -> Iterator[object]:
+    """Yields the tools that the caller runs, without unknown fields. Raises UnsupportedParameter for a tool
+    whose schema only Anthropic knows."""
+    for index, tool in enumerate(tools):
+        field = f"tools[{index}]"
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind in (None, "custom"):
+            yield _drop_unknown(tool, MessagesScope.TOOL, field, report)
+        elif isinstance(kind, str) and kind.startswith(("bash_", "text_editor_", "memory_", "computer_")):
+            raise UnsupportedParameter(
+                f"{field}.type {sanitize_key(kind)} is not supported: send the tool with its input_schema",
+                param=f"{field}.type",
+            )
+        else:
+            report.paths.append(f"{field}.{sanitize_key(kind) if isinstance(kind, str) else 'type'}")
+
+
+MESSAGES_BODY = BodyDecoder(MessagesRequest, FIELD_TABLE, MessagesScope.MESSAGES, filter_messages_body)
+COUNT_BODY = BodyDecoder(CountRequest, FIELD_TABLE, MessagesScope.COUNT, filter_count_body)
+
+
+# --- the request --------------------------------------------------------------------------------------------
+
+
+def decode_messages(body: bytes, strict: bool = False) -> GenerationCall:
+    """Decodes a body of POST /v1/messages. `strict`: a schema with a keyword that is not enforced is refused.
+    Raises a RequestError."""
+    wire, report = MESSAGES_BODY.decode(body, report_unknown=True)
+    conversation, relaxed = _build_conversation(wire, report, strict)
+    budget = conversation.reasoning.budget
+    if budget is not None and budget >= wire.max_tokens:
+        raise InvalidValue(f"{BUDGET_FIELD} must be less than max_tokens", param=BUDGET_FIELD)
+    constraint, constraint_relaxed = _read_format(wire, strict)
+    user = None if wire.metadata is None else wire.metadata.user_id
+    request = GenerationRequest(
+        wire.model,
+        (conversation,),
+        SamplingOptions(temperature=wire.temperature, top_p=wire.top_p, top_k=wire.top_k),
+        Output(
+            max_tokens=wire.max_tokens,
+            stop=tuple(wire.stop_sequences or ()),
+            constraint=constraint,
+            overflow=Overflow.SHORTEN,
+        ),
+        is_buffered=not wire.stream,
+        optional=OPTIONAL,
+    )
+    return GenerationCall(
+        request,
+        bool(wire.stream),
+        include_usage=True,
+        ignored=report.names,
+        relaxed=shorten_names((*relaxed, *constraint_relaxed)),
+        attribution=_read_attribution(user),
+    )
+
+
+def decode_count(body: bytes) -> tuple[str, Conversation]:
+    """Decodes a body of POST /v1/messages/count_tokens. Returns the model and the conversation. Raises a
+    RequestError."""
+    wire, report = COUNT_BODY.decode(body, report_unknown=True)
+    return wire.model, _build_conversation(wire, report)[0]
+
+
+def _read_attribution(user: str | None) -> Attribution:
+    """Returns the end user."""
+    if not user:
+        return NO_ATTRIBUTION
+    require_no_nul("metadata.user_id", user)
+    return Attribution(user, fields=("metadata.user_id",))
+
+
+def _read_format(wire: MessagesRequest, strict: bool) -> tuple[Constraint | None, tuple[str, ...]]:
+    """Returns the constraint of the answer's text, and the keywords of its schema that are not enforced."""
+    config_format = None if wire.output_config is None else wire.output_config.format
+    formats: list[tuple[str, OutputFormat]] = [
+        (field, each)
+        for field, each in (("output_config.format", config_format), ("output_format", wire.output_format))
+        if each is not None
+    ]
+    if not formats:
+        return None, ()
+    if len(formats) > 1:
+        raise InvalidValue(
+            "output_config.format and output_format exclude each other; send one of them",
+            param="output_format",
+        )
+    field, answer_format = formats[0]
+    relaxed = read_schema(answer_format.schema, f"{field}.schema", strict)
+    return relaxed.constraint, relaxed.relaxed
+
+
+def _build_conversation(
+    wire: Prompt, report: FieldReport, strict: bool = False
+) -> tuple[Conversation, tuple[str, ...]]:
+    """Builds the conversation. Returns it with the schema keywords of its tools that are not enforced. Adds
+    the paths of values without effect to `report`. Raises a RequestError."""
+    _report_without_effect(wire, report)
+    tools, relaxed = _read_tools(wire, strict)
+    definitions = {tool.name: tool for tool in wire.tools or ()}
+    messages = list(_read_system(wire.system))
+    call_ids: frozenset[str] = frozenset()
+    turns: list[tuple[str, list[tuple[ContentBlock, str]]]] = []
+    for index, message in enumerate(wire.messages):
+        blocks = list(_list_blocks(message, f"messages[{index}]"))
+        if turns and turns[-1][0] == message.role and message.role != "system":
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((message.role, blocks))
+    for role, blocks in turns:
+        if role == "assistant":
+            assistant = _build_assistant(blocks)
+            call_ids = frozenset(call.id for call in assistant.tool_calls)
+            messages.append(assistant)
+        elif role == "system":
+            messages.append(_build_message(Role.SYSTEM, blocks, definitions))
+        else:
+            messages += _build_user(blocks, call_ids, definitions)
+            call_ids = frozenset()
+    if not messages:
+        raise InvalidValue("messages has no content", param="messages")
+    continues = turns[-1][0] == "assistant"
+    if continues:
+        _require_prefill(messages[-1], f"messages[{len(wire.messages) - 1}]")
+    if wire.cache_control is not None:
+        messages[-1] = _mark(messages[-1], wire.cache_control)
+    return Conversation(
+        tuple(messages),
+        generation_prompt=not continues,
+        tools=tools,
+        continues=continues,
+        reasoning=_read_reasoning(wire),
+    ), relaxed
+
+
+def _report_without_effect(wire: Prompt, report: FieldReport) -> None:
+    """Adds the paths of known values that have no effect."""
+    for index, edit in enumerate((wire.context_management and wire.context_management.edits) or ()):
+        if edit != KEPT_EDIT:
+            report.paths.append(f"context_management.edits[{index}]")
+    if wire.output_config is not None and wire.output_config.task_budget is not None:
+        report.paths.append("output_config.task_budget")
+    if wire.thinking is not None and wire.thinking.type == "between_tools":
+        report.paths.append("thinking.type")
+    for index, message in enumerate(wire.messages):
+        for place, block in enumerate(message.content if isinstance(message.content, list) else ()):
+            citations = block.citations if isinstance(block, DocumentBlock | SearchResultBlock) else None
+            if isinstance(citations, dict) and citations.get("enabled"):
+                report.paths.append(f"messages[{index}].content[{place}].citations")
+
+
+def _read_reasoning(wire: Prompt) -> Reasoning:
+    """Reads the options of reasoning. Raises a RequestError."""
+    thinking = wire.thinking
+    effort: str | None = None if wire.output_config is None else wire.output_config.effort
+    if thinking is None:
+        return Reasoning(effort, field_names=REASONING_FIELD_NAMES)
+    if (thinking.budget_tokens is not None) != (thinking.type == "enabled"):
+        if thinking.type == "enabled":
+            raise MissingParameter(f"{BUDGET_FIELD} is missing", param=BUDGET_FIELD)
+        raise InvalidValue(f"{BUDGET_FIELD} is taken only with type enabled", param=BUDGET_FIELD)
+    if thinking.type == "disabled":
+        effort = "none"
+    return Reasoning(
+        effort,
+        thinking.budget_tokens,
+        shown=thinking.display != "omitted",
+        field_names=REASONING_FIELD_NAMES,
+    )
+
+
+def _require_prefill(message: Message, field: str) -> None:
+    """Raises InvalidValue if the model cannot continue the last message."""
+    if message.tool_calls:
+        raise InvalidValue(
+            f"{field}: a last message of the assistant must hold no tool_use, because the model continues "
+            "its text",
+            param=field,
+        )
+    if message.text != message.text.rstrip():
+        raise InvalidValue(
+            f"{field}: a last message of the assistant must not end with whitespace", param=field
+        )
+
+
+# --- messages -----------------------------------------------------------------------------------------------
+
+
+def _list_blocks(message: InputMessage, field: str) -> Iterator[tuple[ContentBlock, str]]:
+    """Yields the blocks of a message with their paths. A text is one block."""
+    if isinstance(message.content, str):
+        yield TextBlock(message.content), f"{field}.content"
+        return
+    for index, block in enumerate(message.content):
+        path = f"{field}.content[{index}]"
+        _require_place(block, message.role, path)
+        yield block, path
+
+
+def _require_place(block: ContentBlock, role: str, path: str) -> None:
+    """Raises InvalidValue for a block that does not belong into a message of this role."""
+    if isinstance(block, TextBlock):
+        return
+    if isinstance(block, ToolUseBlock | ThinkingBlock | RedactedThinkingBlock):
+        right_role = "assistant"
+    else:
+        right_role = "user"
+    if role != right_role:
+        raise InvalidValue(f"{path} belongs into a message of the role {right_role}", param=path)
+
+
+def _read_system(system: str | Sequence[TextBlock] | None) -> Iterator[Message]:
+    """Yields the message of the instructions, if there are some. Leaves out the line that Claude Code writes
+    for Anthropic's accounting, because it differs between versions, and no cached prefix would be found."""
+    if not system:
+        return
+    if isinstance(system, str):
+        yield Message(Role.SYSTEM, system)
+        return
+    blocks = [block for block in system if not block.text.startswith(BILLING_LINE)]
+    if blocks:
+        yield _join(Role.SYSTEM, [_read_text(block.text, block.cache_control) for block in blocks])
+
+
+def _build_message(
+    role: Role, blocks: Iterable[tuple[ContentBlock, str]], definitions: Mapping[str, InputTool]
+) -> Message:
+    """Builds a message of text and media."""
+    return _join(role, list(_read_content(blocks, definitions)))
+
+
+def _join(role: Role, parts: Sequence[Content]) -> Message:
+    """Builds a message. Its texts are joined by empty lines, as one text of several paragraphs, so that a
+    text and a list of one block are the same prompt."""
+    separated: list[Content] = []
+    for part in parts:
+        if isinstance(part, TextContent) and separated and isinstance(separated[-1], TextContent):
+            separated.append(replace(part, text=f"\n\n{part.text}"))
+        else:
+            separated.append(part)
+    text = "".join(part.text for part in separated if isinstance(part, TextContent))
+    is_plain = all(isinstance(part, TextContent) and part.cache_control is None for part in separated)
+    return Message(role, text, content=() if is_plain else tuple(separated))
+
+
+def _mark(message: Message, cache_control: CacheControlShape) -> Message:
+    """Returns the message with a cache mark at its end. A message that ends with an image or a call has
+    none."""
+    parts = message.content or (TextContent(message.text),)
+    last_part = parts[-1]
+    if not isinstance(last_part, TextContent) or message.tool_calls:
+        return message
+    return replace(message, content=(*parts[:-1], _read_text(last_part.text, cache_control)))
+
+
+def _read_content(
+    blocks: Iterable[tuple[ContentBlock | ResultBlock, str]], definitions: Mapping[str, InputTool]
+) -> Iterator[Content]:
+    """Yields the parts of a content. An empty text is left out."""
+    for block, path in blocks:
+        if isinstance(block, TextBlock):
+            if block.text:
+                yield _read_text(block.text, block.cache_control)
+        elif isinstance(block, ImageBlock):
+            yield _read_image(block, path)
+        elif isinstance(block, DocumentBlock):
+            heading = [f"[{block.title}]"] if block.title else []
+            heading += [block.context] if block.context else []
+            text = "\n\n".join([*heading, _read_document(block, path)])
+            yield _read_text(text, block.cache_control)
+        elif isinstance(block, SearchResultBlock):
+            text = "\n\n".join([f"[{block.title}]({block.source})", *(part.text for part in block.content)])
+            yield _read_text(text, block.cache_control)
+        elif isinstance(block, ToolReferenceBlock):
+            yield TextContent(_describe_tool(block, path, definitions))
+
+
+def _read_text(text: str, cache_control: CacheControlShape | None) -> TextContent:
+    """Returns a text with its cache mark."""
+    return TextContent(text, None if cache_control is None else CacheControl(cache_control.ttl))
+
+
+def _read_image(block: ImageBlock, path: str) -> MediaContent:
+    """Reads an image. Raises a RequestError."""
+    if isinstance(block.source, UrlSource):
+        return read_image(ImageUrlShape(block.source.url), f"{path}.source")
+    return read_image_data(block.source.data, block.source.media_type, None, f"{path}.source")
+
+
+def _read_document(block: DocumentBlock, path: str) -> str:
+    """Returns the text of a document. Raises UnsupportedParameter for a document that is no text."""
+    source = block.source
+    if isinstance(source, TextSource):
+        return source.data
+    if isinstance(source, ContentSource):
+        if isinstance(source.content, str):
+            return source.content
+        return "\n\n".join(part.text for part in source.content)
+    kind = sanitize_key(source.media_type) if isinstance(source, Base64Source) else "an address"
+    raise UnsupportedParameter(
+        f"{path}.source with {kind} is not supported: send the document's text, with a source of type text",
+        param=f"{path}.source",
+    )
+
+
+def _describe_tool(block: ToolReferenceBlock, path: str, definitions: Mapping[str, InputTool]) -> str:
+    """Returns the definition of a referenced tool, in the form that Claude Code's search for tools promises
+    to the model."""
+    tool = definitions.get(block.tool_name)
+    if tool is None:
+        raise InvalidValue(f"{path}.tool_name: there is no tool named {block.tool_name}", param=path)
+    definition = {"description": tool.description or "", "name": tool.name, "parameters": tool.input_schema}
+    return f"<functions><function>{json.dumps(definition, ensure_ascii=False)}</function></functions>"
+
+
+def _build_user(
+    blocks: Sequence[tuple[ContentBlock, str]],
+    call_ids: frozenset[str],
+    definitions: Mapping[str, InputTool],
+) -> Iterator[Message]:
+    """Yields the messages of a user's turn: first the results of calls, then the rest. Raises InvalidValue
+    for a result of a call that the turn before does not make."""
+    for block, path in blocks:
+        if isinstance(block, ToolResultBlock):
+            if block.tool_use_id not in call_ids:
+                raise InvalidValue(
+                    f"{path}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                    f"{sanitize_key(block.tool_use_id)}. Each `tool_result` block must have a corresponding "
+                    "`tool_use` block in the previous message",
+                    param=f"{path}.tool_use_id",
+                )
+            yield _build_result(block, path, definitions)
+    rest = [(block, path) for block, path in blocks if not isinstance(block, ToolResultBlock)]
+    if parts := list(_read_content(rest, definitions)):
+        yield _join(Role.USER, parts)
+
+
+def _build_result(block: ToolResultBlock, path: str, definitions: Mapping[str, InputTool]) -> Message:
+    """Builds the message of a call's result."""
+    if block.content is None or isinstance(block.content, str):
+        message = Message(Role.TOOL, block.content or "")
+    else:
+        numbered = [(part, f"{path}.content[{index}]") for index, part in enumerate(block.content)]
+        message = _join(Role.TOOL, list(_read_content(numbered, definitions)))
+    return replace(message, tool_call_id=block.tool_use_id, is_error=bool(block.is_error))
+
+
+def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
+    """Builds an assistant's message: reasoning, text, calls. A signature that this server did not write
+    belongs to a vendor, which gets its block back."""
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    vendor_blocks: list[Mapping[str, object]] = []
+    for block, path in blocks:
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+        elif isinstance(block, ToolUseBlock):
+            require_shallow(block.input, f"{path}.input")
+            calls.append(ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False)))
+        elif isinstance(block, ThinkingBlock):
+            reasoning.append(block.thinking)
+            if block.signature and not block.signature.startswith(OWN_SIGNATURE):
+                vendor_blocks.append(
+                    _place(
+                        {"type": "thinking", "thinking": block.thinking, "signature": block.signature},
+                        texts,
+                        calls,
+                    )
+                )
+        elif isinstance(block, RedactedThinkingBlock):
+            vendor_blocks.append(_place({"type": "redacted_thinking", "data": block.data}, texts, calls))
+    return Message(
+        Role.ASSISTANT,
+        "".join(texts),
+        tool_calls=tuple(calls),
+        reasoning="".join(reasoning) or None,
+        reasoning_field="content[].thinking",
+        thinking_blocks=tuple(vendor_blocks),
+    )
+
+
+def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, object]:
+    """Returns a vendor's block with its position among text and calls, if some come before it."""
+    if texts or calls:
+        block["after"] = {"text": sum(map(len, texts)), "calls": len(calls)}
+    return block
+
+
+# --- tools --------------------------------------------------------------------------------------------------
+
+
+def _read_tools(wire: Prompt, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
+    """Reads the tools, and returns them with the schema keywords that are not enforced. A deferred tool is
+    left out until a result refers to it. Raises a RequestError."""
+    referenced = {
+        part.tool_name
+        for message in wire.messages
+        if isinstance(message.content, list)
+        for block in message.content
+        if isinstance(block, ToolResultBlock) and isinstance(block.content, list)
+        for part in block.content
+        if isinstance(part, ToolReferenceBlock)
+    }
+    relaxed: list[str] = []
+    tools: list[Tool] = []
+    names: set[str] = set()
+    for index, tool in enumerate(wire.tools or ()):
+        field = f"tools[{index}]"
+        if tool.name in names:
+            raise InvalidValue(
+                f"{field}.name: another tool is named {tool.name} too; name each once", param=f"{field}.name"
+            )
+        names.add(tool.name)
+        if not tool.defer_loading or tool.name in referenced:
+            tools.append(_build_tool(tool, field, relaxed, strict))
+    choice = wire.tool_choice
+    if choice is not None and choice.type == "tool":
+        if choice.name is None:
+            raise MissingParameter("tool_choice.name is missing", param="tool_choice.name")
+        if choice.name not in {tool.name for tool in tools}:
+            raise InvalidValue(
+                f"tool_choice.name: there is no tool named {sanitize_key(choice.name)}",
+                param="tool_choice.name",
+            )
+    if not tools:
+        if choice is not None and choice.type == "any":
+            raise InvalidValue("tool_choice any is taken only together with tools", param="tool_choice")
+        return None, ()
+    if choice is None:
+        return Tools(tuple(tools)), tuple(relaxed)
+    is_one_tool = choice.type == "tool"
+    return Tools(
+        tuple(tools),
+        {
+            "auto": ToolChoice.AUTO,
+            "any": ToolChoice.REQUIRED,
+            "tool": ToolChoice.REQUIRED,
+            "none": ToolChoice.NONE,
+        }[choice.type],
+        parallel=not (is_one_tool or choice.disable_parallel_tool_use),
+        allowed=frozenset({choice.name or ""}) if is_one_tool else None,
+    ), tuple(relaxed)
+
+
+def _build_tool(tool: InputTool, field: str, relaxed: list[str], strict: bool) -> Tool:
+    """Builds one tool, and adds the schema keywords that are not enforced to `relaxed`. Raises a
+    RequestError."""
+    schema_field, schema = f"{field}.input_schema", tool.input_schema
+    require_shallow(schema, schema_field)
+    if schema.get("type", "object") != "object":
+        raise InvalidValue(f"{schema_field}.type must be object", param=f"{schema_field}.type")
+    enforced: Mapping[str, object] = schema
+    if not (strict or tool.strict):
+        relaxed_schema, keywords = relax_schema(schema, schema_field, without_references=True)
+        enforced = relaxed_schema if isinstance(relaxed_schema, dict) else {}
+        relaxed += name_keywords(schema_field, keywords)
+    description = tool.description
+    if tool.input_examples:
+        examples = "\n".join(json.dumps(example, ensure_ascii=False) for example in tool.input_examples)
+        description = f"{description or ''}\n\nExamples:\n{examples}".lstrip()
+    cache_control = None if tool.cache_control is None else CacheControl(tool.cache_control.ttl)
+    return Tool(tool.name, description, schema, bool(tool.strict), enforced, schema_field, cache_control)

@@ -1,0 +1,179 @@
+"""The dialect of Anthropic's Messages API: its endpoints, and its part of the OpenAPI document."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+
+from antiphon.dialects.base import (
+    EVENT_STREAM,
+    JSON,
+    Answer,
+    Description,
+    DialectDefaults,
+    Endpoint,
+    EventStream,
+    GenerationCall,
+    Headers,
+    Request,
+    RequestBody,
+    Response,
+    ResponseMeta,
+    Services,
+    StreamEncoder,
+    TokenizeCall,
+)
+from antiphon.dialects.common.endpoints import answer_generation, decode_body
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
+from antiphon.dialects.messages import wire_types
+from antiphon.dialects.messages.decode import decode_count, decode_messages
+from antiphon.dialects.messages.encode import (
+    PING,
+    MessagesStreamEncoder,
+    encode_error,
+    encode_message,
+    get_status,
+)
+from antiphon.dialects.messages.fields import PREFIX, TABLES, MessagesScope
+from antiphon.domain.collect import CollectedGeneration
+from antiphon.domain.context import Origin
+from antiphon.domain.identity import Right
+from antiphon.domain.values import replace
+from antiphon.errors import AntiphonError
+
+NAME = "messages"
+
+SCHEMA_PREFIX = "Messages"
+
+COUNT_PATH = f"{PREFIX}/count_tokens"
+
+REQUESTS: Mapping[str, MessagesScope] = {
+    "MessagesRequest": MessagesScope.MESSAGES,
+    "CountRequest": MessagesScope.COUNT,
+    "InputMessage": MessagesScope.MESSAGE,
+    "TextBlock": MessagesScope.TEXT,
+    "ImageBlock": MessagesScope.IMAGE,
+    "DocumentBlock": MessagesScope.DOCUMENT,
+    "SearchResultBlock": MessagesScope.SEARCH_RESULT,
+    "ThinkingBlock": MessagesScope.THINKING,
+    "RedactedThinkingBlock": MessagesScope.REDACTED,
+    "ToolUseBlock": MessagesScope.TOOL_USE,
+    "ToolResultBlock": MessagesScope.TOOL_RESULT,
+    "ToolReferenceBlock": MessagesScope.TOOL_REFERENCE,
+    "InputTool": MessagesScope.TOOL,
+    "ToolChoiceObject": MessagesScope.TOOL_CHOICE,
+    "ThinkingOptions": MessagesScope.THINKING_OPTIONS,
+    "OutputConfig": MessagesScope.OUTPUT_CONFIG,
+    "OutputFormat": MessagesScope.FORMAT,
+    "RequestMetadata": MessagesScope.METADATA,
+}
+"""The schemas whose fields are in the table."""
+
+TALK = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]}
+
+EXAMPLES: Mapping[str, object] = {"MessagesRequest": TALK | {"max_tokens": 64}, "CountRequest": TALK}
+
+ERROR = wire_types.ErrorAnswer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class MessagesEncoder:
+    """Encodes the answers of POST /v1/messages."""
+
+    def encode_answer(
+        self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
+    ) -> bytes:
+        return encode_message(meta, generation)
+
+    def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
+        return MessagesStreamEncoder(meta, call)
+
+
+class Messages(DialectDefaults):
+    """The dialect of the Messages API. It has no state."""
+
+    name = NAME
+    prefix = PREFIX
+
+    def __init__(self, strict_schemas: bool = False) -> None:
+        """`strict_schemas`: a schema with a keyword that is not enforced is refused. Unknown fields are
+        always reported and never refused."""
+        self.endpoints = (declare_messages(strict_schemas), declare_count())
+
+    def get_status(self, error: AntiphonError) -> int:
+        return get_status(error)
+
+    def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
+        return encode_error(error, None if request is None else request.id)
+
+    def describe(self) -> Description:
+        return describe_endpoints(self.endpoints)
+
+    def list_fields(self) -> frozenset[str]:
+        return list_all_fields(self.endpoints)
+
+
+def declare_messages(strict: bool) -> Endpoint:
+    """Declares POST /v1/messages."""
+    origin, encoder = Origin(NAME, PREFIX), MessagesEncoder()
+
+    async def answer(request: Request, services: Services) -> Answer:
+        call = await decode_body(lambda body: decode_messages(body, strict), request, services)
+        meta = services.create_meta(call.request.model)
+        answered = await answer_generation(call, meta, encoder, origin, request, services)
+        request_id: Headers = ((b"request-id", request.id.encode()),)
+        if isinstance(answered, EventStream):
+            build_headers = answered.headers
+            return replace(answered, headers=lambda: build_headers() + request_id, keep_alive=PING)
+        return replace(answered, headers=answered.headers + request_id)
+
+    return Endpoint(
+        method="POST",
+        path=PREFIX,
+        handler=answer,
+        right=Right.GENERATE,
+        body=RequestBody(shape=wire_types.MessagesRequest),
+        summary="Answer a conversation, as Anthropic does",
+        tag="completions",
+        answers={JSON: wire_types.MessageAnswer, EVENT_STREAM: wire_types.StreamEvent},
+    )
+
+
+def declare_count() -> Endpoint:
+    """Declares POST /v1/messages/count_tokens."""
+    return Endpoint(
+        method="POST",
+        path=COUNT_PATH,
+        handler=count_tokens,
+        right=Right.GENERATE,
+        body=RequestBody(shape=wire_types.CountRequest),
+        summary="Count the tokens of a conversation",
+        tag="tokens",
+        answers={JSON: wire_types.TokenCount},
+    )
+
+
+async def count_tokens(request: Request, services: Services) -> Answer:
+    """Counts the tokens of a conversation with the model's own template and tokenizer."""
+    model, conversation = await decode_body(decode_count, request, services)
+    prompt = await services.tokenize(TokenizeCall(model, conversation), request)
+    return Response(_encode(wire_types.TokenCount(len(prompt.ids))))
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Returns the names of the fields of requests."""
+    return list_field_names(list_body_shapes(endpoints), TABLES.values())
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Returns the dialect's part of the OpenAPI document, with its schemas."""
+    tables = {name: TABLES[scope] for name, scope in REQUESTS.items()}
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES, SCHEMA_PREFIX)
+    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -1,0 +1,271 @@
+"""Encodes answers and errors in the form of the Messages API."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.messages.decode import OWN_SIGNATURE
+from antiphon.dialects.messages.wire_types import (
+    AnswerBlock,
+    AnswerCall,
+    AnswerRedacted,
+    AnswerText,
+    AnswerThinking,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    CacheCreation,
+    ErrorAnswer,
+    ErrorBody,
+    InputPiece,
+    MessageAnswer,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    OutputDetails,
+    Ping,
+    SignaturePiece,
+    StopDetails,
+    StopReason,
+    StreamEvent,
+    TextPiece,
+    ThinkingPiece,
+)
+from antiphon.domain.collect import CollectedChoice, CollectedGeneration
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+from antiphon.domain.messages import ToolCall
+from antiphon.errors import AntiphonError, BudgetExceeded, EngineBusy, ServerBusy
+
+ID_PREFIX = "msg_"
+
+STOP_REASONS: Mapping[FinishReason, StopReason] = MappingProxyType(
+    {
+        FinishReason.STOP: "end_turn",
+        FinishReason.LENGTH: "max_tokens",
+        FinishReason.TOOL_CALLS: "tool_use",
+        FinishReason.CONTENT_FILTER: "refusal",
+    }
+)
+
+ERROR_TYPES: Mapping[int, str] = MappingProxyType(
+    {
+        401: "authentication_error",
+        402: "billing_error",
+        403: "permission_error",
+        404: "not_found_error",
+        409: "conflict_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+)
+"""The type of an error by its status. Others below 500 are invalid_request_error, and from 500 on
+api_error."""
+
+OVERLOADED = 529
+"""The status with which Anthropic asks for another try."""
+
+SERVER_ERROR = 500
+
+NO_ARGUMENTS = msgspec.Raw(b"{}")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def get_status(error: AntiphonError) -> int:
+    """Returns the HTTP status of an error."""
+    return OVERLOADED if isinstance(error, EngineBusy | ServerBusy) else error.status
+
+
+def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
+    """Encodes an error."""
+    status = get_status(error)
+    fallback = "api_error" if status >= SERVER_ERROR else "invalid_request_error"
+    error_type = "billing_error" if isinstance(error, BudgetExceeded) else ERROR_TYPES.get(status, fallback)
+    return _encode(ErrorAnswer(ErrorBody(error_type, error.message), request_id))
+
+
+def encode_event(event: StreamEvent) -> bytes:
+    """Encodes one event of a stream. Clients read its name from the line before its data."""
+    name: str = event.__struct_config__.tag  # type: ignore[assignment]
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
+
+
+PING = encode_event(Ping())
+"""What is sent during a silence."""
+
+
+def encode_message(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
+    """Encodes a buffered answer."""
+    (choice,) = generation.choices
+    end = _build_end(choice.reason, choice.stop)
+    return _encode(
+        MessageAnswer(
+            id=ID_PREFIX + meta.id,
+            content=_build_content(choice),
+            model=meta.model,
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            stop_details=end.stop_details,
+            usage=_build_usage(generation.usage),
+        )
+    )
+
+
+def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
+    """Builds the blocks of an answer: reasoning, text, calls."""
+    content: list[AnswerBlock] = []
+    if choice.thinking_blocks:
+        content += [_build_vendor_block(block) for block in choice.thinking_blocks]
+    elif choice.reasoning:
+        content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
+    if choice.text or not (choice.calls or content):
+        content.append(AnswerText(choice.text))
+    content += [AnswerCall(call.id, call.name, _close_arguments(call)) for call in choice.calls]
+    return content
+
+
+def _build_vendor_block(block: Mapping[str, object]) -> AnswerBlock:
+    """Builds a vendor's block of reasoning."""
+    if block.get("type") == "redacted_thinking":
+        return AnswerRedacted(str(block.get("data", "")))
+    return AnswerThinking(str(block.get("thinking", "")), str(block.get("signature", "")))
+
+
+def _close_arguments(call: ToolCall) -> msgspec.Raw:
+    """Returns the arguments of a call as an object. Arguments that the limit of tokens cut are empty, as no
+    part of them is known to be what the model meant."""
+    try:
+        is_object = isinstance(msgspec.json.decode(call.arguments), dict)
+    except msgspec.DecodeError:
+        is_object = False
+    return msgspec.Raw(call.arguments.encode()) if is_object else NO_ARGUMENTS
+
+
+def _build_end(reason: FinishReason, stop: str | None) -> MessageEnd:
+    """Builds the reason why an answer ended."""
+    if reason is FinishReason.STOP and stop is not None:
+        return MessageEnd("stop_sequence", stop)
+    details = StopDetails() if reason is FinishReason.CONTENT_FILTER else None
+    return MessageEnd(STOP_REASONS[reason], None, details)
+
+
+def _build_usage(usage: Usage) -> MessageUsage:
+    """Builds the usage. The prompt's tokens are divided into cached, written and other ones."""
+    return MessageUsage(
+        input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        output_tokens=usage.completion_tokens,
+        cache_read_input_tokens=usage.cached_tokens,
+        cache_creation_input_tokens=usage.cache_write_tokens,
+        cache_creation=CacheCreation(usage.cache_write_tokens),
+        output_tokens_details=OutputDetails(usage.reasoning_tokens),
+    )
+
+
+class MessagesStreamEncoder:
+    """Encodes one stream. One block is open at a time, and blocks have the indexes 0, 1, 2."""
+
+    def __init__(self, meta: ResponseMeta, call: GenerationCall) -> None:
+        self._meta = meta
+        self._index = -1
+        """The index of the last block that has begun."""
+        self._open: type[AnswerBlock] | None = None
+        """The kind of the open block."""
+        self._has_deltas = False
+        """Whether the open block has content."""
+        self._end: MessageEnd | None = None
+
+    def encode(self, event: Event) -> bytes:
+        """Encodes one event; empty if the caller does not see it."""
+        match event:
+            case TextDelta():
+                return self._open_block(AnswerText("")) + self._encode_delta(TextPiece(event.text))
+            case ReasoningDelta():
+                return self._open_block(AnswerThinking("", "")) + self._encode_delta(
+                    ThinkingPiece(event.text)
+                )
+            case ToolCallStarted():
+                return self._close_block() + self._open_block(AnswerCall(event.id, event.name, NO_ARGUMENTS))
+            case ToolCallDelta():
+                return self._encode_delta(InputPiece(event.arguments))
+            case ThinkingBlock():
+                return self._encode_vendor_block(event.block)
+            case Started():
+                return self._encode_start(event)
+            case Finished():
+                self._end = _build_end(event.reason, event.stop)
+                is_empty = self._index < 0
+                return (self._open_block(AnswerText("")) if is_empty else b"") + self._close_block()
+            case Usage() if self._end is not None:
+                return encode_event(MessageDelta(self._end, _build_usage(event)))
+        return b""
+
+    def end(self) -> bytes:
+        """Encodes the end of a complete stream."""
+        return encode_event(MessageStop())
+
+    def encode_error(self, error: AntiphonError) -> bytes:
+        """Encodes the end of a broken stream."""
+        return b"event: error\ndata: %b\n\n" % encode_error(error)
+
+    def _encode_start(self, event: Started) -> bytes:
+        """Encodes the first event, with the prompt's tokens."""
+        usage = _build_usage(Usage(event.prompt_tokens, 0, event.cached_tokens))
+        message = MessageAnswer(
+            id=ID_PREFIX + self._meta.id,
+            content=[],
+            model=self._meta.model,
+            stop_reason=None,
+            stop_sequence=None,
+            usage=usage,
+        )
+        return encode_event(MessageStart(message))
+
+    def _open_block(self, block: AnswerBlock) -> bytes:
+        """Begins a block, unless one of its kind is open. Ends another one."""
+        if self._open is type(block):
+            return b""
+        closing = self._close_block()
+        self._index += 1
+        self._open, self._has_deltas = type(block), False
+        return closing + encode_event(BlockStart(self._index, block))
+
+    def _encode_delta(self, delta: TextPiece | ThinkingPiece | SignaturePiece | InputPiece) -> bytes:
+        """Encodes more of the open block."""
+        self._has_deltas = True
+        return encode_event(BlockDelta(self._index, delta))
+
+    def _close_block(self, signature: str = OWN_SIGNATURE) -> bytes:
+        """Ends the open block, if there is one. Reasoning ends with its signature; a call without arguments
+        gets empty ones, since clients join the deltas."""
+        if self._open is None:
+            return b""
+        ending = b""
+        if self._open is AnswerThinking:
+            ending = self._encode_delta(SignaturePiece(signature))
+        elif self._open is AnswerCall and not self._has_deltas:
+            ending = self._encode_delta(InputPiece("{}"))
+        self._open = None
+        return ending + encode_event(BlockStop(self._index))
+
+    def _encode_vendor_block(self, block: Mapping[str, object]) -> bytes:
+        """Encodes a vendor's complete block of reasoning. Its text was sent before, if the caller sees it."""
+        if block.get("type") == "redacted_thinking":
+            return self._open_block(_build_vendor_block(block)) + self._close_block()
+        return self._open_block(AnswerThinking("", "")) + self._close_block(str(block.get("signature", "")))
