@@ -1,4 +1,5 @@
-"""llm-comply, unchanged: its profile of OpenAI's chat passes, but for what cantor cannot do and says so."""
+"""llm-comply, unchanged: its profiles of OpenAI's chat and of the Messages API pass, but for what cantor
+cannot do and says so."""
 
 import json
 import os
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server too."""
 
 
-def comply(target: Target, *words: str) -> str:
+def comply(target: Target, *words: str, profile: str = "openai-chat") -> str:
     """What it prints of the profile; it ends with 1 when a case failed."""
-    asked = ("-u", target.base_url, "-k", "none", "-m", target.model, "--format", "openai-chat", *words)
+    asked = ("-u", target.base_url, "-k", "none", "-m", target.model, "--format", profile, *words)
     env = os.environ | {"COLUMNS": "400", "NO_COLOR": "1"}
     done = subprocess.run(
         [COMMAND, "run", *asked], env=env, capture_output=True, text=True, timeout=400, check=False
@@ -41,3 +42,12 @@ def test_the_image_is_refused_by_its_name(cantor: Target) -> None:
     shown = comply(cantor, "--filter", "chat-image-input", "--verbose")
     error = json.loads(shown[shown.index("Response: ") + len("Response: ") : shown.rindex("}") + 1])["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", "messages[0].content[1].image_url")
+
+
+def test_every_case_of_the_messages_api_passes_but_the_image(cantor: Target) -> None:
+    results = json.loads(comply(cantor, "--json", profile="anthropic"))["results"]
+    assert {case["id"]: case["status"] for case in results if case["status"] != "passed"} == {
+        "anth-image-input": "failed",
+        "anth-thinking-display": "skipped",
+    }
+    assert len(results) == 9

@@ -149,6 +149,12 @@ FIREWORKS_TEXT = (
     Spot("fireworks", "/fireworks/inference/v1/completions", "/fireworks/inference/v1/completions", TELL),
 )
 
+ANTHROPIC = (Spot("messages", "/v1/messages", "/v1/messages", TALK),)
+ANTHROPIC_COUNT = (
+    Spot("messages", "/v1/messages/count_tokens", "/v1/messages/count_tokens",
+         {"model": "cantor", "messages": TALK["messages"]}),
+)  # fmt: skip
+
 SGP_CHAT = (Spot("sgp", SgpScope.CHAT, SgpScope.CHAT, TALK),)
 SGP_TEXT = (Spot("sgp", SgpScope.TEXT, SgpScope.TEXT, TELL),)
 SGP_MESSAGE = (Spot("sgp", SgpScope.MESSAGE, SgpScope.CHAT, TALK, ("messages", -1)),)
@@ -221,5 +227,5 @@ SPOTS = (
     *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO, *SPEECH_REFERENCE,
     *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS, *RERANK,
     *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY, *SGP_MESSAGE, *SGP_IMAGE_URL, *OLD,
-    *JAMAI_MESSAGE, *JAMAI_EMBEDDINGS, *JAMAI_RERANK,
+    *JAMAI_MESSAGE, *JAMAI_EMBEDDINGS, *JAMAI_RERANK, *ANTHROPIC, *ANTHROPIC_COUNT,
 )  # fmt: skip

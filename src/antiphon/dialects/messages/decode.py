@@ -11,28 +11,34 @@ from antiphon.dialects.common.constraint_fields import name_keywords, read_schem
 from antiphon.dialects.common.decode import require_no_nul
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image, read_image_data
-from antiphon.dialects.common.request_types import CacheControlShape, ImageUrlShape
+from antiphon.dialects.common.request_types import BodyShape, CacheControlShape, ImageUrlShape
 from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.common.tools import require_shallow
-from antiphon.dialects.messages.fields import FIELD_TABLE, TABLES, MessagesScope
+from antiphon.dialects.messages.fields import FIELD_TABLE, MessagesScope
 from antiphon.dialects.messages.wire_types import (
     Base64Source,
+    Block,
     ContentBlock,
     ContentSource,
+    ContextManagement,
     CountRequest,
     DocumentBlock,
     ImageBlock,
     InputMessage,
     InputTool,
     MessagesRequest,
+    OutputConfig,
     OutputFormat,
     Prompt,
     RedactedThinkingBlock,
+    RequestMetadata,
     ResultBlock,
     SearchResultBlock,
     TextBlock,
     TextSource,
     ThinkingBlock,
+    ThinkingOptions,
+    ToolChoiceObject,
     ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -80,21 +86,26 @@ the model."""
 KEPT_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
 """The edit of a conversation that removes nothing."""
 
-SCOPES: Mapping[str, MessagesScope] = {
-    scope.value: scope
-    for scope in (
-        MessagesScope.TEXT,
-        MessagesScope.IMAGE,
-        MessagesScope.DOCUMENT,
-        MessagesScope.SEARCH_RESULT,
-        MessagesScope.THINKING,
-        MessagesScope.REDACTED,
-        MessagesScope.TOOL_USE,
-        MessagesScope.TOOL_RESULT,
-        MessagesScope.TOOL_REFERENCE,
+BLOCKS: Mapping[str, type[Block]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (
+        TextBlock,
+        ImageBlock,
+        DocumentBlock,
+        SearchResultBlock,
+        ThinkingBlock,
+        RedactedThinkingBlock,
+        ToolUseBlock,
+        ToolResultBlock,
+        ToolReferenceBlock,
     )
 }
-"""The kinds of blocks that are read."""
+"""The blocks that are read, by their kind."""
+
+SOURCES: Mapping[str, type[Block]] = {
+    str(kind.__struct_config__.tag): kind for kind in (Base64Source, UrlSource, TextSource, ContentSource)
+}
+"""The sources of images and documents, by their kind."""
 
 
 # --- known and unknown fields -------------------------------------------------------------------------------
@@ -124,30 +135,40 @@ def _filter_body(fields: dict[str, Any], scope: MessagesScope, report: FieldRepo
         body["tools"] = list(_filter_tools(tools, report))
         if tools and not body["tools"]:
             body.pop("tool_choice", None)
-    for name, object_scope in (
-        ("tool_choice", MessagesScope.TOOL_CHOICE),
-        ("thinking", MessagesScope.THINKING_OPTIONS),
-        ("output_config", MessagesScope.OUTPUT_CONFIG),
-        ("output_format", MessagesScope.FORMAT),
-        ("metadata", MessagesScope.METADATA),
+    for name, shape in (
+        ("tool_choice", ToolChoiceObject),
+        ("thinking", ThinkingOptions),
+        ("output_config", OutputConfig),
+        ("output_format", OutputFormat),
+        ("cache_control", CacheControlShape),
+        ("metadata", RequestMetadata),
+        ("context_management", ContextManagement),
     ):
         if name in body:
-            body[name] = _drop_unknown(body[name], object_scope, name, report)
+            body[name] = _drop_unknown(body[name], shape, name, report)
+    config = body.get("output_config")
+    if isinstance(config, dict) and "format" in config:
+        config["format"] = _drop_unknown(config["format"], OutputFormat, "output_config.format", report)
     return body
 
 
-def _drop_unknown(value: object, scope: MessagesScope, field: str, report: FieldReport) -> Any:  # noqa: ANN401 - any value of JSON
-    """Returns an object without its unknown fields, which are reported. Another value stays unchanged."""
+def _drop_unknown(value: object, shape: type[BodyShape], field: str, report: FieldReport) -> Any:  # noqa: ANN401 - any value of JSON
+    """Returns an object without its unknown fields, which are reported, and without those that are
+    null. Another value stays unchanged."""
     if not isinstance(value, dict):
         return value
-    known_names = TABLES[scope].keys()
+    known_names = {*shape.__struct_encode_fields__, shape.__struct_config__.tag_field}
     report.paths += [f"{field}.{sanitize_key(name)}" for name in value if name not in known_names]
-    return {name: each for name, each in value.items() if name in known_names and each is not None}
+    known = {name: each for name, each in value.items() if name in known_names and each is not None}
+    if "cache_control" in known:
+        path = f"{field}.cache_control"
+        known["cache_control"] = _drop_unknown(known["cache_control"], CacheControlShape, path, report)
+    return known
 
 
 def _filter_message(message: object, field: str, report: FieldReport) -> object:
     """Returns the message without unknown fields and unknown blocks."""
-    message = _drop_unknown(message, MessagesScope.MESSAGE, field, report)
+    message = _drop_unknown(message, InputMessage, field, report)
     if isinstance(message, dict) and isinstance(content := message.get("content"), list):
         message["content"] = _filter_blocks(content, f"{field}.content", report)
     return message
@@ -161,12 +182,13 @@ def _filter_blocks(blocks: list[Any], field: str, report: FieldReport) -> list[A
         path = f"{field}[{index}]"
         if not isinstance(block, dict) or not isinstance(kind := block.get("type"), str):
             known_blocks.append(block)
-        elif (scope := SCOPES.get(kind)) is None:
+        elif (shape := BLOCKS.get(kind)) is None:
             report.paths.append(f"{path}.{sanitize_key(kind)}")
         else:
-            known_block = _drop_unknown(block, scope, path, report)
-            if isinstance(source := known_block.get("source"), dict):
-                known_block["source"] = _drop_unknown(source, MessagesScope.SOURCE, f"{path}.source", report)
+            known_block = _drop_unknown(block, shape, path, report)
+            source = known_block.get("source")
+            if isinstance(source, dict) and (source_shape := SOURCES.get(str(source.get("type")))):
+                known_block["source"] = _drop_unknown(source, source_shape, f"{path}.source", report)
             if isinstance(content := known_block.get("content"), list):
                 known_block["content"] = _filter_blocks(content, f"{path}.content", report)
             known_blocks.append(known_block)
@@ -180,7 +202,7 @@ def _filter_tools(tools: list[Any], report: FieldReport) -> Iterator[object]:
         field = f"tools[{index}]"
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in (None, "custom"):
-            yield _drop_unknown(tool, MessagesScope.TOOL, field, report)
+            yield _drop_unknown(tool, InputTool, field, report)
         elif isinstance(kind, str) and kind.startswith(("bash_", "text_editor_", "memory_", "computer_")):
             raise UnsupportedParameter(
                 f"{field}.type {sanitize_key(kind)} is not supported: send the tool with its input_schema",
@@ -230,11 +252,12 @@ def decode_messages(body: bytes, strict: bool = False) -> GenerationCall:
     )
 
 
-def decode_count(body: bytes) -> tuple[str, Conversation]:
-    """Decodes a body of POST /v1/messages/count_tokens. Returns the model and the conversation. Raises a
-    RequestError."""
+def decode_count(body: bytes) -> tuple[str, Conversation, tuple[str, ...]]:
+    """Decodes a body of POST /v1/messages/count_tokens. Returns the model, the conversation, and the
+    ignored fields. Raises a RequestError."""
     wire, report = COUNT_BODY.decode(body, report_unknown=True)
-    return wire.model, _build_conversation(wire, report)[0]
+    conversation, _ = _build_conversation(wire, report)
+    return wire.model, conversation, report.names
 
 
 def _read_attribution(user: str | None) -> Attribution:

@@ -37,7 +37,6 @@ from antiphon.dialects.messages.encode import (
     MessagesStreamEncoder,
     encode_error,
     encode_message,
-    get_status,
 )
 from antiphon.dialects.messages.fields import PREFIX, TABLES, MessagesScope
 from antiphon.domain.collect import CollectedGeneration
@@ -55,22 +54,6 @@ COUNT_PATH = f"{PREFIX}/count_tokens"
 REQUESTS: Mapping[str, MessagesScope] = {
     "MessagesRequest": MessagesScope.MESSAGES,
     "CountRequest": MessagesScope.COUNT,
-    "InputMessage": MessagesScope.MESSAGE,
-    "TextBlock": MessagesScope.TEXT,
-    "ImageBlock": MessagesScope.IMAGE,
-    "DocumentBlock": MessagesScope.DOCUMENT,
-    "SearchResultBlock": MessagesScope.SEARCH_RESULT,
-    "ThinkingBlock": MessagesScope.THINKING,
-    "RedactedThinkingBlock": MessagesScope.REDACTED,
-    "ToolUseBlock": MessagesScope.TOOL_USE,
-    "ToolResultBlock": MessagesScope.TOOL_RESULT,
-    "ToolReferenceBlock": MessagesScope.TOOL_REFERENCE,
-    "InputTool": MessagesScope.TOOL,
-    "ToolChoiceObject": MessagesScope.TOOL_CHOICE,
-    "ThinkingOptions": MessagesScope.THINKING_OPTIONS,
-    "OutputConfig": MessagesScope.OUTPUT_CONFIG,
-    "OutputFormat": MessagesScope.FORMAT,
-    "RequestMetadata": MessagesScope.METADATA,
 }
 """The schemas whose fields are in the table."""
 
@@ -105,9 +88,6 @@ class Messages(DialectDefaults):
         """`strict_schemas`: a schema with a keyword that is not enforced is refused. Unknown fields are
         always reported and never refused."""
         self.endpoints = (declare_messages(strict_schemas), declare_count())
-
-    def get_status(self, error: AntiphonError) -> int:
-        return get_status(error)
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error, None if request is None else request.id)
@@ -161,9 +141,12 @@ def declare_count() -> Endpoint:
 
 async def count_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
-    model, conversation = await decode_body(decode_count, request, services)
+    model, conversation, ignored = await decode_body(decode_count, request, services)
     prompt = await services.tokenize(TokenizeCall(model, conversation), request)
-    return Response(_encode(wire_types.TokenCount(len(prompt.ids))))
+    headers: Headers = ((b"request-id", request.id.encode()),)
+    if ignored:
+        headers += ((b"x-antiphon-ignored", ", ".join(ignored).encode()),)
+    return Response(_encode(wire_types.TokenCount(len(prompt.ids))), headers=headers)
 
 
 @cache

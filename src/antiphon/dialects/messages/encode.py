@@ -49,7 +49,7 @@ from antiphon.domain.events import (
     Usage,
 )
 from antiphon.domain.messages import ToolCall
-from antiphon.errors import AntiphonError, BudgetExceeded, EngineBusy, ServerBusy
+from antiphon.errors import AntiphonError
 
 ID_PREFIX = "msg_"
 
@@ -65,21 +65,17 @@ STOP_REASONS: Mapping[FinishReason, StopReason] = MappingProxyType(
 ERROR_TYPES: Mapping[int, str] = MappingProxyType(
     {
         401: "authentication_error",
-        402: "billing_error",
         403: "permission_error",
         404: "not_found_error",
         409: "conflict_error",
         413: "request_too_large",
         429: "rate_limit_error",
+        503: "overloaded_error",
         504: "timeout_error",
-        529: "overloaded_error",
     }
 )
 """The type of an error by its status. Others below 500 are invalid_request_error, and from 500 on
 api_error."""
-
-OVERLOADED = 529
-"""The status with which Anthropic asks for another try."""
 
 SERVER_ERROR = 500
 
@@ -88,16 +84,10 @@ NO_ARGUMENTS = msgspec.Raw(b"{}")
 _encode = msgspec.json.Encoder().encode
 
 
-def get_status(error: AntiphonError) -> int:
-    """Returns the HTTP status of an error."""
-    return OVERLOADED if isinstance(error, EngineBusy | ServerBusy) else error.status
-
-
 def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
     """Encodes an error."""
-    status = get_status(error)
-    fallback = "api_error" if status >= SERVER_ERROR else "invalid_request_error"
-    error_type = "billing_error" if isinstance(error, BudgetExceeded) else ERROR_TYPES.get(status, fallback)
+    fallback = "api_error" if error.status >= SERVER_ERROR else "invalid_request_error"
+    error_type = ERROR_TYPES.get(error.status, fallback)
     return _encode(ErrorAnswer(ErrorBody(error_type, error.message), request_id))
 
 

@@ -1,0 +1,221 @@
+"""Answers of the Messages API: blocks, streams in which one block is open at a time, ends and errors."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.messages.encode import MessagesStreamEncoder, encode_error, encode_message
+from antiphon.domain.collect import collect
+from antiphon.domain.events import (
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ThinkingBlock,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+from antiphon.domain.request import GenerationRequest
+from antiphon.errors import (
+    AuthenticationFailed,
+    BodyTooLarge,
+    DeadlineExceeded,
+    EngineBusy,
+    InvalidValue,
+    ModelNotFound,
+    ProviderFailed,
+    RateLimited,
+)
+
+META = ResponseMeta("1", 0, "m")
+CALL = GenerationCall(GenerationRequest("m", ()))
+USAGE = Usage(10, 4, 3, 1, cache_write_tokens=2)
+
+
+def stream(*events: Event, usage: Usage = USAGE) -> list[Any]:
+    """The data of a stream's events. The name before each is its type."""
+    encoder = MessagesStreamEncoder(META, CALL)
+    encoded = b"".join(encoder.encode(event) for event in (Started(10, 3), *events, usage)) + encoder.end()
+    data = []
+    for block in encoded.decode().split("\n\n")[:-1]:
+        name, line = block.split("\n")
+        data.append(json.loads(line.removeprefix("data: ")))
+        assert name == f"event: {data[-1]['type']}"
+    return data
+
+
+def buffered(*events: Event, usage: Usage = USAGE) -> Any:
+    async def groups():
+        yield (Started(10, 3), *events, usage)
+
+    return json.loads(encode_message(META, asyncio.run(collect(groups()))))
+
+
+def rebuild(events: list[Any]) -> Any:
+    """The message that a client builds of a stream."""
+    message = events[0]["message"]
+    for event in events[1:]:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(message["content"])
+            message["content"].append(event["content_block"])
+            text = ""
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == len(message["content"]) - 1
+            block, delta = message["content"][-1], event["delta"]
+            if delta["type"] == "input_json_delta":
+                text += delta["partial_json"]
+            else:
+                name = delta["type"].removesuffix("_delta")
+                block[name] += delta[name]
+        elif event["type"] == "content_block_stop":
+            if message["content"][-1]["type"] == "tool_use":
+                message["content"][-1]["input"] = json.loads(text)
+        elif event["type"] == "message_delta":
+            message |= event["delta"]
+            message["usage"] |= event["usage"]
+    assert events[-1] == {"type": "message_stop"}
+    return message
+
+
+TURN = (
+    ReasoningDelta(0, "hm", 1),
+    TextDelta(0, "It ", 1),
+    TextDelta(0, "is", 1),
+    ToolCallStarted(0, 0, "c1", "f"),
+    ToolCallDelta(0, 0, '{"a":'),
+    ToolCallDelta(0, 0, "1}"),
+    ToolCallStarted(0, 1, "c2", "g"),
+    Finished(0, FinishReason.TOOL_CALLS),
+)
+
+
+def test_each_block_ends_before_the_next_begins():
+    assert [
+        event["type"].removeprefix("content_block_") + str(event.get("index", "")) for event in stream(*TURN)
+    ] == [
+        "message_start",
+        *("start0", "delta0", "delta0", "stop0"),
+        *("start1", "delta1", "delta1", "stop1"),
+        *("start2", "delta2", "delta2", "stop2"),
+        *("start3", "delta3", "stop3"),
+        "message_delta",
+        "message_stop",
+    ]
+
+
+def test_a_streamed_answer_is_the_buffered_one():
+    message = rebuild(stream(*TURN))
+    assert message == buffered(*TURN)
+    assert message["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": "antiphon"},
+        {"type": "text", "text": "It is", "citations": None},
+        {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}, "caller": {"type": "direct"}},
+        {"type": "tool_use", "id": "c2", "name": "g", "input": {}, "caller": {"type": "direct"}},
+    ]
+    assert message["stop_reason"] == "tool_use"
+
+
+@given(st.lists(st.sampled_from(["text", "reasoning", "call", "more"]), max_size=12))
+def test_any_order_of_events_is_a_stream_of_blocks(kinds):
+    events: list[Event] = []
+    calls = 0
+    for kind in kinds:
+        if kind == "text":
+            events.append(TextDelta(0, "t"))
+        elif kind == "reasoning":
+            events.append(ReasoningDelta(0, "r"))
+        elif kind == "call":
+            events += (ToolCallStarted(0, calls, f"c{calls}", "f"), ToolCallDelta(0, calls, "{}"))
+            calls += 1
+        else:
+            events.append(TextDelta(0, "more"))
+    rebuild(stream(*events, Finished(0, FinishReason.STOP)))
+
+
+def test_the_counts_are_divided_by_the_cache():
+    usage = buffered(*TURN)["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (5, 4)
+    assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (3, 2)
+    assert usage["output_tokens_details"] == {"thinking_tokens": 1}
+    started = stream(*TURN)[0]["message"]["usage"]
+    assert (started["input_tokens"], started["cache_read_input_tokens"]) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("finished", "reason", "sequence", "details"),
+    [
+        (Finished(0, FinishReason.STOP), "end_turn", None, None),
+        (Finished(0, FinishReason.STOP, stop="END"), "stop_sequence", "END", None),
+        (Finished(0, FinishReason.LENGTH), "max_tokens", None, None),
+        (
+            Finished(0, FinishReason.CONTENT_FILTER),
+            "refusal",
+            None,
+            {"type": "refusal", "category": None, "explanation": None},
+        ),
+    ],
+)
+def test_the_end_says_why(finished, reason, sequence, details):
+    for message in (buffered(finished), rebuild(stream(finished))):
+        assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+        assert message["stop_details"] == details
+        assert message["content"] == [{"type": "text", "text": "", "citations": None}]
+
+
+def test_blocks_of_a_vendor_come_back_as_they_are():
+    thought = {"type": "thinking", "thinking": "so", "signature": "Eq=="}
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    events = (
+        ReasoningDelta(0, "so"),
+        ThinkingBlock(0, thought),
+        ThinkingBlock(0, hidden),
+        TextDelta(0, "A"),
+        Finished(0, FinishReason.STOP),
+    )
+    text = {"type": "text", "text": "A", "citations": None}
+    for message in (buffered(*events), rebuild(stream(*events))):
+        assert message["content"] == [thought, hidden, text]
+
+
+def test_arguments_that_were_cut_are_empty():
+    events = (
+        ToolCallStarted(0, 0, "c1", "f"),
+        ToolCallDelta(0, 0, '{"a":'),
+        Finished(0, FinishReason.LENGTH),
+    )
+    assert buffered(*events)["content"][0]["input"] == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "name"),
+    [
+        (InvalidValue("messages must be a list"), 400, "invalid_request_error"),
+        (AuthenticationFailed("no"), 401, "authentication_error"),
+        (ModelNotFound("no"), 404, "not_found_error"),
+        (BodyTooLarge("no"), 413, "request_too_large"),
+        (RateLimited("no"), 429, "rate_limit_error"),
+        (EngineBusy("no"), 503, "overloaded_error"),
+        (ProviderFailed("no"), 502, "api_error"),
+        (DeadlineExceeded("no"), 504, "timeout_error"),
+    ],
+)
+def test_errors_have_the_types_that_clients_know(error, status, name):
+    assert error.status == status
+    assert json.loads(encode_error(error, "req-1")) == {
+        "type": "error",
+        "error": {"type": name, "message": error.message},
+        "request_id": "req-1",
+    }
+
+
+def test_a_broken_stream_ends_with_an_error():
+    encoded = MessagesStreamEncoder(META, CALL).encode_error(EngineBusy("no"))
+    assert encoded.startswith(b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"')

@@ -1,0 +1,76 @@
+"""The Messages API over the wire: streams, errors in its form, silence, and what a vendor gets."""
+
+import asyncio
+
+from antiphon.errors import EngineBusy
+from antiphon.testing import ScriptedAnswer
+from tests.support.http_server import request_bytes, serving
+
+HELLO = {"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_an_answer_and_its_stream():
+    async with serving() as served:
+        whole = await served.ask("/v1/messages?beta=true", HELLO)
+        assert whole.status == 200 and whole.json()["content"][0]["text"] == "Hello world!"
+        assert whole.headers["request-id"] == whole.headers["x-request-id"]
+        streamed = await served.ask("/v1/messages", HELLO | {"stream": True})
+        assert streamed.headers["request-id"] == streamed.headers["x-request-id"]
+        names = [line for line in streamed.body.decode().split("\n") if line.startswith("event: ")]
+        assert names == [
+            "event: message_start",
+            "event: content_block_start",
+            *["event: content_block_delta"] * 3,
+            "event: content_block_stop",
+            "event: message_delta",
+            "event: message_stop",
+        ]
+
+
+async def test_errors_have_the_form_of_the_product():
+    async with serving(key="sk-key-of-the-test-000000000000") as served:
+        refused = await served.ask("/v1/messages", HELLO)
+        assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
+    async with serving() as served:
+        for body, kind, status in (
+            (HELLO | {"model": "nobody"}, "not_found_error", 404),
+            (HELLO | {"max_tokens": 0}, "invalid_request_error", 400),
+        ):
+            reply = await served.ask("/v1/messages", body)
+            assert reply.status == status and reply.json()["type"] == "error"
+            assert reply.error["type"] == kind and reply.json()["request_id"]
+        unknown = await served.ask("/v1/messages/batches", HELLO)
+        assert (unknown.status, unknown.error["type"]) == (404, "not_found_error")
+
+
+async def test_a_busy_engine_is_overloaded():
+    async with serving(ScriptedAnswer(error=EngineBusy("all places are taken"))) as served:
+        reply = await served.ask("/v1/messages", HELLO)
+        assert (reply.status, reply.error["type"]) == (503, "overloaded_error")
+        assert int(reply.headers["retry-after"]) > 0
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_and_no_stop():
+    broken = ScriptedAnswer(error=EngineBusy("gone"), error_after=1)
+    async with serving(broken) as served:
+        reply = await served.ask("/v1/messages", HELLO | {"stream": True})
+        events = reply.events()
+        assert events[-1]["error"]["type"] == "overloaded_error"
+        assert "message_stop" not in [event["type"] for event in events]
+
+
+async def test_pings_are_sent_while_the_answer_is_awaited():
+    """Claude Code sends a request again if no byte comes for some minutes."""
+    gate = asyncio.Event()
+    async with serving(ScriptedAnswer(gate=gate), keep_alive_interval=0.05) as served, served.line() as line:
+        await line.send(request_bytes("/v1/messages", HELLO | {"stream": True}))
+        head = await line.until(b"event: ping")
+        assert b"200 OK" in head and b"message_start" not in head
+        gate.set()
+        assert b"message_start" in await line.until(b"message_stop")
+
+
+async def test_unknown_fields_are_named_and_not_refused():
+    async with serving() as served:
+        reply = await served.ask("/v1/messages", HELLO | {"a_field_of_tomorrow": 1})
+        assert reply.status == 200 and reply.headers["x-antiphon-ignored"] == "a_field_of_tomorrow"
