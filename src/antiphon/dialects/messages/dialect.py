@@ -103,10 +103,12 @@ def declare_messages(strict: bool) -> Endpoint:
     """Declares POST /v1/messages."""
     origin, encoder = Origin(NAME, PREFIX), MessagesEncoder()
 
-    async def answer(request: Request, services: Services) -> Answer:
+    async def read_call(request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
         call = await decode_body(lambda body: decode_messages(body, strict), request, services)
-        meta = services.create_meta(call.request.model)
-        answered = await answer_generation(call, meta, encoder, origin, request, services)
+        return call, services.create_meta(call.request.model)
+
+    async def answer(request: Request, services: Services) -> Answer:
+        answered = await answer_generation(read_call, encoder, origin, request, services)
         request_id: Headers = ((b"request-id", request.id.encode()),)
         if isinstance(answered, EventStream):
             build_headers = answered.headers
