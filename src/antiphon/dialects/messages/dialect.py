@@ -38,7 +38,7 @@ from antiphon.dialects.messages.encode import (
     encode_error,
     encode_message,
 )
-from antiphon.dialects.messages.fields import PREFIX, TABLES, MessagesScope
+from antiphon.dialects.messages.fields import FIELD_TABLE, PREFIX, TABLES
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
@@ -50,12 +50,6 @@ NAME = "messages"
 SCHEMA_PREFIX = "Messages"
 
 COUNT_PATH = f"{PREFIX}/count_tokens"
-
-REQUESTS: Mapping[str, MessagesScope] = {
-    "MessagesRequest": MessagesScope.MESSAGES,
-    "CountRequest": MessagesScope.COUNT,
-}
-"""The schemas whose fields are in the table."""
 
 TALK = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]}
 
@@ -159,6 +153,5 @@ def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 
 def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    tables = {name: TABLES[scope] for name, scope in REQUESTS.items()}
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES, SCHEMA_PREFIX)
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), FIELD_TABLE.schemas, EXAMPLES, SCHEMA_PREFIX)
     return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -7,15 +7,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from antiphon.dialects.common.request_types import (
-    LONGEST_USER,
-    MAX_MESSAGES,
-    BodyShape,
-    CacheControlShape,
-    Name,
-    PositiveInt,
-    StopText,
-)
+from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, CacheControlShape
+from antiphon.domain import fields
+from antiphon.domain.fields import LONGEST_USER, Fraction, Name, Need, NonNegativeInt, PositiveInt, StopText
 
 MOST_TOOLS = 1024
 """The most tools of one conversation. Agents with several tool servers send some hundred."""
@@ -33,7 +27,6 @@ LARGEST_LIST = 1000
 """The most models in one page of the list. Anthropic has the same limit."""
 
 ToolName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,128}$")]
-Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 # --- blocks of a request ------------------------------------------------------------------------------------
 
@@ -227,28 +220,66 @@ class ContextManagement(BodyShape, frozen=True, kw_only=True):
 class Prompt(BodyShape, frozen=True, kw_only=True):
     """The fields of a body that make the prompt."""
 
-    model: Name
-    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    system: str | list[TextBlock] | None = None
-    tools: Annotated[list[InputTool], Meta(max_length=MOST_TOOLS)] | None = None
-    tool_choice: ToolChoiceObject | None = None
-    thinking: ThinkingOptions | None = None
-    output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None
-    cache_control: CacheControlShape | None = None
-    context_management: ContextManagement | None = None
+    model: Annotated[Name, "Name of a model, an alias or an adapter."]
+    messages: Annotated[
+        Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)],
+        Need.TEMPLATE,
+        "The conversation. Messages of one role in a row are one turn. A last message of the assistant is "
+        "continued. A message of the role system may stand anywhere.",
+    ]
+    system: Annotated[
+        str | list[TextBlock] | None, Need.TEMPLATE, "Instructions: a text, or a list of text blocks."
+    ] = None
+    tools: Annotated[
+        Annotated[list[InputTool], Meta(max_length=MOST_TOOLS)] | None,
+        Need.TEMPLATE,
+        "Functions that the model may call, at most 1,024.",
+    ] = None
+    tool_choice: Annotated[
+        ToolChoiceObject | None,
+        Need.CONSTRAINTS,
+        "auto, any (the model must call), none, or one tool by its name.",
+    ] = None
+    thinking: Annotated[
+        ThinkingOptions | None,
+        "enabled with a budget, adaptive, or disabled. A model that does not reason ignores it, and the "
+        "answer's header names it.",
+    ] = None
+    output_config: Annotated[
+        OutputConfig | None, Need.CONSTRAINTS, "The effort, and the JSON Schema of the answer."
+    ] = None
+    output_format: Annotated[
+        OutputFormat | None, Need.CONSTRAINTS, "The former place of output_config.format."
+    ] = None
+    cache_control: Annotated[
+        CacheControlShape | None,
+        "Where a vendor's cached prompt ends. Local models find cached prefixes themselves.",
+    ] = None
+    context_management: Annotated[
+        ContextManagement | None,
+        "clear_thinking that keeps all, which is what the server does. The answer's header names other "
+        "edits, which have no effect.",
+    ] = None
 
 
 class MessagesRequest(Prompt, frozen=True, kw_only=True):
     """Body of POST /v1/messages."""
 
-    max_tokens: PositiveInt
-    stream: bool | None = None
-    temperature: Fraction | None = None
-    top_p: Fraction | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    stop_sequences: Annotated[list[StopText], Meta(max_length=MOST_STOPS)] | None = None
-    metadata: RequestMetadata | None = None
+    max_tokens: Annotated[PositiveInt, "Most tokens of the answer. It is lowered to what the context leaves."]
+    stream: fields.Stream = None
+    temperature: Annotated[Fraction | None, "0 to 1. 0 always takes the most likely token."] = None
+    top_p: Annotated[
+        fields.TopP, "Only the most likely tokens whose probabilities add up to this; 0 to 1."
+    ] = None
+    top_k: Annotated[NonNegativeInt | None, Need.TOKENS, "Only the k most likely tokens; 0 keeps all."] = None
+    stop_sequences: Annotated[
+        Annotated[list[StopText], Meta(max_length=MOST_STOPS)] | None,
+        "Texts that end the answer, at most 64. `stop_sequence` of the answer tells which one did, if a "
+        "local model or Anthropic answers.",
+    ] = None
+    metadata: Annotated[
+        RequestMetadata | None, "`user_id`: the end user, for the records of usage. Ignored without keys."
+    ] = None
 
 
 class CountRequest(Prompt, frozen=True, kw_only=True):
