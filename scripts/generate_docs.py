@@ -230,6 +230,10 @@ def build_parameters_page() -> str:
         for endpoint, table in tables.items():
             if endpoint != page.served_at:
                 lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), on_page)]
+    for dialect in DIALECTS:
+        if dialect.page is None and dialect.prefix:
+            table = dialect.field_table.tables[dialect.prefix]
+            lines += ["", f"## `POST {dialect.prefix}`", "", *_build_field_table(table.values())]
     return "\n".join(lines) + "\n"
 
 

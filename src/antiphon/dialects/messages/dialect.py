@@ -77,10 +77,10 @@ class Messages(DialectDefaults):
 
     name = NAME
     prefix = PREFIX
+    field_table = FIELD_TABLE
 
-    def __init__(self, strict_schemas: bool = False) -> None:
-        """`strict_schemas`: a schema with a keyword that is not enforced is refused. Unknown fields are
-        always reported and never refused."""
+    def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
+        """Unknown fields are reported and never refused, whatever `report_unknown` says."""
         self.endpoints = (declare_messages(strict_schemas), declare_count())
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
