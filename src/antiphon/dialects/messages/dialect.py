@@ -78,6 +78,7 @@ class Messages(DialectDefaults):
     name = NAME
     prefix = PREFIX
     field_table = FIELD_TABLE
+    page = None
 
     def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
         """Unknown fields are reported and never refused, whatever `report_unknown` says."""
