@@ -20,6 +20,7 @@ FOREIGN = set(
     HIP_VISIBLE_DEVICES KillMode MADV_COLLAPSE MALLOC_ARENA_MAX Metal OPENAI_API_BASE_URL OPENAI_BASE_URL
     OTEL_EXPORTER_OTLP_CERTIFICATE Output.object PyJWKClient RAY_USE_TLS Vulkan Warning ak_NAME
     ak_NAME_SECRET ak_jy66xrw8ap6b enable_load_extension histogram_quantile no_new_privs shared_buffers
+    top_n_sigma
     """.split()
 )
 """Names of other programs, and examples."""
