@@ -59,11 +59,13 @@ MIROSTAT_FIELDS = {"mirostat_target": "target", "mirostat_lr": "rate"}
 @cache
 def _find_sampling_fields(
     shape: type[BodyShape],
-) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
-    """Finds the sampling options among the fields of a wire type, and a function that gets their values."""
+) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]], tuple[Any, ...]]:
+    """Finds the sampling options among the fields of a wire type, a function that gets their values, and its
+    result if none is set."""
     options = frozenset(SamplingOptions.__struct_fields__) | MIROSTAT_FIELDS.keys()
     names = tuple(name for name in shape.__struct_fields__ if name in options)
-    return names, attrgetter(*names, "__class__", "__class__")  # of one name, it would return no tuple
+    # Of one name, it would return no tuple.
+    return names, attrgetter(*names, "__class__", "__class__"), (*[None] * len(names), shape, shape)
 
 
 def read_sampling(
@@ -77,11 +79,12 @@ def read_sampling(
             f"min_tokens must be at most max_tokens, which is {max_tokens}; got {min_tokens}",
             param="min_tokens",
         )
-    names, get_values = _find_sampling_fields(type(wire))
+    names, get_values, unset_values = _find_sampling_fields(type(wire))
+    values = get_values(wire)
+    if values == unset_values and not defaults:
+        return NO_SAMPLING
     options, mirostat = dict(defaults), {}
-    for name, value in zip(names, get_values(wire), strict=False):
-        if value is None:
-            continue
+    for name, value in [pair for pair in zip(names, values, strict=False) if pair[1] is not None]:
         if name in MIROSTAT_FIELDS:
             mirostat[MIROSTAT_FIELDS[name]] = value
         elif name == "logit_bias":
