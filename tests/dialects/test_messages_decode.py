@@ -313,7 +313,7 @@ def test_what_has_no_effect_is_named(fields, ignored):
 
 def test_a_request_of_claude_code_is_taken_whole():
     """Its fields as version 2.1.332 sends them. None of them is ignored."""
-    mark = {"cache_control": {"type": "ephemeral"}}
+    mark: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
     decoded = call(
         system=[{"type": "text", "text": "You are a Claude agent."} | mark],
         messages=[
@@ -362,3 +362,31 @@ def test_what_is_wrong_is_named(fields, param):
 def test_a_mark_of_the_whole_request_is_at_the_end_of_the_prompt():
     message = conversation(cache_control={"type": "ephemeral", "ttl": "1h"}).messages[-1]
     assert message.content == (TextContent("Hello!", CacheControl("1h")),)
+
+
+def test_marks_of_results_answers_and_calls_are_at_the_last_text():
+    """Claude Code marks the newest result. Without its mark Anthropic would cache nothing of the turn."""
+    mark: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+    messages = conversation(
+        messages=talk(
+            ("user", "Q"),
+            ("assistant", [{"type": "text", "text": "A"}, CALL | mark]),
+            ("user", [result(**mark)]),
+            ("assistant", [{"type": "text", "text": "B"} | mark]),
+            ("user", "Q"),
+        )
+    ).messages
+    assert [message.content for message in messages] == [
+        (),
+        (TextContent("A", CacheControl()),),
+        (TextContent("rain", CacheControl()),),
+        (TextContent("B", CacheControl()),),
+        (),
+    ]
+
+
+def test_empty_instructions_are_no_message():
+    empty = [{"type": "text", "text": ""}]
+    messages = talk(("user", "Q"), ("system", empty), ("system", ""))
+    for system in ("", [], empty):
+        assert [each.role for each in conversation(system=system, messages=messages).messages] == [Role.USER]

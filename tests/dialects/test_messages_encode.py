@@ -185,6 +185,56 @@ def test_blocks_of_a_vendor_come_back_as_they_are():
         assert message["content"] == [thought, hidden, text]
 
 
+def test_blocks_of_a_vendor_keep_their_places_among_text_and_calls():
+    """Anthropic refuses reasoning that comes back at another place."""
+    thoughts = [{"type": "thinking", "thinking": text, "signature": f"{text}="} for text in ("x", "y", "z")]
+    events = (
+        ReasoningDelta(0, "x"),
+        ThinkingBlock(0, thoughts[0]),
+        TextDelta(0, "A"),
+        ReasoningDelta(0, "y"),
+        ThinkingBlock(0, thoughts[1] | {"after": {"text": 1, "calls": 0}}),
+        ToolCallStarted(0, 0, "c1", "f"),
+        ReasoningDelta(0, "z"),
+        ThinkingBlock(0, thoughts[2] | {"after": {"text": 1, "calls": 1}}),
+        TextDelta(0, "B"),
+        Finished(0, FinishReason.STOP),
+    )
+    call = {"type": "tool_use", "id": "c1", "name": "f", "input": {}, "caller": {"type": "direct"}}
+    first, last = ({"type": "text", "text": text, "citations": None} for text in "AB")
+    expected = [thoughts[0], first, thoughts[1], call, thoughts[2], last]
+    for message in (buffered(*events), rebuild(stream(*events))):
+        assert message["content"] == expected
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "thinking", "thinking": "so", "signature": ""},
+        {"offset": 0, "part": {"thoughtSignature": "x", "text": "so", "thought": True}},
+        {"type": "thinking", "thinking": "so", "signature": "x", "after": {"text": -1}},
+    ],
+)
+def test_blocks_of_other_forms_leave_the_reasoning(block):
+    events = (
+        ReasoningDelta(0, "so"),
+        ThinkingBlock(0, block),
+        TextDelta(0, ""),
+        ToolCallStarted(0, 0, "c1", "f"),
+        Finished(0, FinishReason.TOOL_CALLS),
+    )
+    thought = {"type": "thinking", "thinking": "so", "signature": "antiphon"}
+    for message in (buffered(*events), rebuild(stream(*events))):
+        assert message["content"][0] == thought and len(message["content"]) == 2
+
+
+def test_a_streamed_block_has_its_text_once():
+    thought = {"type": "thinking", "thinking": "so", "signature": "Eq=="}
+    events = (ThinkingBlock(0, thought), TextDelta(0, "A"), Finished(0, FinishReason.STOP))
+    for message in (buffered(*events), rebuild(stream(*events))):
+        assert message["content"][0] == thought
+
+
 def test_arguments_that_were_cut_are_empty():
     events = (
         ToolCallStarted(0, 0, "c1", "f"),

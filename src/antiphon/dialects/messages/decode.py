@@ -311,7 +311,8 @@ def _build_conversation(
             call_ids = frozenset(call.id for call in assistant.tool_calls)
             messages.append(assistant)
         elif role == "system":
-            messages.append(_build_message(Role.SYSTEM, blocks, definitions))
+            if parts := list(_read_content(blocks, definitions)):
+                messages.append(_join(Role.SYSTEM, parts))
         else:
             messages += _build_user(blocks, call_ids, definitions)
             call_ids = frozenset()
@@ -410,21 +411,13 @@ def _require_place(block: ContentBlock, role: str, path: str) -> None:
 def _read_system(system: str | Sequence[TextBlock] | None) -> Iterator[Message]:
     """Yields the message of the instructions, if there are some. Leaves out the line that Claude Code writes
     for Anthropic's accounting, because it differs between versions, and no cached prefix would be found."""
-    if not system:
-        return
-    if isinstance(system, str):
-        yield Message(Role.SYSTEM, system)
-        return
-    blocks = [block for block in system if not block.text.startswith(BILLING_LINE)]
-    if blocks:
-        yield _join(Role.SYSTEM, [_read_text(block.text, block.cache_control) for block in blocks])
-
-
-def _build_message(
-    role: Role, blocks: Iterable[tuple[ContentBlock, str]], definitions: Mapping[str, InputTool]
-) -> Message:
-    """Builds a message of text and media."""
-    return _join(role, list(_read_content(blocks, definitions)))
+    blocks = [TextBlock(system)] if isinstance(system, str) else (system or ())
+    if parts := [
+        _read_text(block.text, block.cache_control)
+        for block in blocks
+        if block.text and not block.text.startswith(BILLING_LINE)
+    ]:
+        yield _join(Role.SYSTEM, parts)
 
 
 def _join(role: Role, parts: Sequence[Content]) -> Message:
@@ -442,13 +435,14 @@ def _join(role: Role, parts: Sequence[Content]) -> Message:
 
 
 def _mark(message: Message, cache_control: CacheControlShape) -> Message:
-    """Returns the message with a cache mark at its end. A message that ends with an image or a call has
-    none."""
-    parts = message.content or (TextContent(message.text),)
-    last_part = parts[-1]
-    if not isinstance(last_part, TextContent) or message.tool_calls:
-        return message
-    return replace(message, content=(*parts[:-1], _read_text(last_part.text, cache_control)))
+    """Returns the message with a cache mark at its last text. A message without text stays unchanged."""
+    parts = list(message.content or (TextContent(message.text),))
+    for index in reversed(range(len(parts))):
+        part = parts[index]
+        if isinstance(part, TextContent) and part.text:
+            parts[index] = _read_text(part.text, cache_control)
+            return replace(message, content=tuple(parts))
+    return message
 
 
 def _read_content(
@@ -470,7 +464,7 @@ def _read_content(
             text = "\n\n".join([f"[{block.title}]({block.source})", *(part.text for part in block.content)])
             yield _read_text(text, block.cache_control)
         elif isinstance(block, ToolReferenceBlock):
-            yield TextContent(_describe_tool(block, path, definitions))
+            yield _read_text(_describe_tool(block, path, definitions), block.cache_control)
 
 
 def _read_text(text: str, cache_control: CacheControlShape | None) -> TextContent:
@@ -540,6 +534,8 @@ def _build_result(block: ToolResultBlock, path: str, definitions: Mapping[str, I
     else:
         numbered = [(part, f"{path}.content[{index}]") for index, part in enumerate(block.content)]
         message = _join(Role.TOOL, list(_read_content(numbered, definitions)))
+    if block.cache_control is not None:
+        message = _mark(message, block.cache_control)
     return replace(message, tool_call_id=block.tool_use_id, is_error=bool(block.is_error))
 
 
@@ -550,7 +546,10 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
     reasoning: list[str] = []
     calls: list[ToolCall] = []
     vendor_blocks: list[Mapping[str, object]] = []
+    cache_control: CacheControlShape | None = None
     for block, path in blocks:
+        if isinstance(block, TextBlock | ToolUseBlock):
+            cache_control = block.cache_control or cache_control
         if isinstance(block, TextBlock):
             texts.append(block.text)
         elif isinstance(block, ToolUseBlock):
@@ -568,7 +567,7 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
                 )
         elif isinstance(block, RedactedThinkingBlock):
             vendor_blocks.append(_place({"type": "redacted_thinking", "data": block.data}, texts, calls))
-    return Message(
+    message = Message(
         Role.ASSISTANT,
         "".join(texts),
         tool_calls=tuple(calls),
@@ -576,6 +575,7 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
         reasoning_field="content[].thinking",
         thinking_blocks=tuple(vendor_blocks),
     )
+    return message if cache_control is None else _mark(message, cache_control)
 
 
 def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, object]:

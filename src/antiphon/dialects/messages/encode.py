@@ -34,6 +34,7 @@ from antiphon.dialects.messages.wire_types import (
     StreamEvent,
     TextPiece,
     ThinkingPiece,
+    VendorBlock,
 )
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
@@ -119,23 +120,41 @@ def encode_message(meta: ResponseMeta, generation: CollectedGeneration) -> bytes
 
 
 def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
-    """Builds the blocks of an answer: reasoning, text, calls."""
+    """Builds the blocks of an answer: reasoning, text, calls. A vendor's reasoning keeps its place among
+    text and calls, since the vendor wants it back there."""
     content: list[AnswerBlock] = []
-    if choice.thinking_blocks:
-        content += [_build_vendor_block(block) for block in choice.thinking_blocks]
-    elif choice.reasoning:
+    calls = [AnswerCall(call.id, call.name, _close_arguments(call)) for call in choice.calls]
+    thoughts = [block for each in choice.thinking_blocks if (block := _read_vendor_block(each)) is not None]
+    if choice.reasoning and not thoughts:
         content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
-    if choice.text or not (choice.calls or content):
-        content.append(AnswerText(choice.text))
-    content += [AnswerCall(call.id, call.name, _close_arguments(call)) for call in choice.calls]
-    return content
+    text_at = calls_at = 0
+    for thought in thoughts:
+        text_end, calls_end = max(text_at, thought.after.text), max(calls_at, thought.after.calls)
+        if text := choice.text[text_at:text_end]:
+            content.append(AnswerText(text))
+        content += [*calls[calls_at:calls_end], _build_vendor_block(thought)]
+        text_at, calls_at = text_end, calls_end
+    text = choice.text[text_at:]
+    if text or not (choice.calls or content):
+        content.append(AnswerText(text))
+    return [*content, *calls[calls_at:]]
 
 
-def _build_vendor_block(block: Mapping[str, object]) -> AnswerBlock:
+def _read_vendor_block(block: Mapping[str, object]) -> VendorBlock | None:
+    """Reads a vendor's block of reasoning. Returns None if it has another form, or no signature: its text is
+    then in the choice's reasoning alone."""
+    try:
+        vendor_block = msgspec.convert(block, VendorBlock)
+    except msgspec.ValidationError:
+        return None
+    return vendor_block if vendor_block.data or vendor_block.signature else None
+
+
+def _build_vendor_block(block: VendorBlock) -> AnswerBlock:
     """Builds a vendor's block of reasoning."""
-    if block.get("type") == "redacted_thinking":
-        return AnswerRedacted(str(block.get("data", "")))
-    return AnswerThinking(str(block.get("thinking", "")), str(block.get("signature", "")))
+    if block.type == "redacted_thinking":
+        return AnswerRedacted(block.data)
+    return AnswerThinking(block.thinking, block.signature)
 
 
 def _close_arguments(call: ToolCall) -> msgspec.Raw:
@@ -184,9 +203,9 @@ class MessagesStreamEncoder:
     def encode(self, event: Event) -> bytes:
         """Encodes one event; empty if the caller does not see it."""
         match event:
-            case TextDelta():
+            case TextDelta() if event.text:
                 return self._open_block(AnswerText("")) + self._encode_delta(TextPiece(event.text))
-            case ReasoningDelta():
+            case ReasoningDelta() if event.text:
                 return self._open_block(AnswerThinking("", "")) + self._encode_delta(
                     ThinkingPiece(event.text)
                 )
@@ -195,7 +214,7 @@ class MessagesStreamEncoder:
             case ToolCallDelta():
                 return self._encode_delta(InputPiece(event.arguments))
             case ThinkingBlock():
-                return self._encode_vendor_block(event.block)
+                return self._encode_vendor_block(event)
             case Started():
                 return self._encode_start(event)
             case Finished():
@@ -254,8 +273,14 @@ class MessagesStreamEncoder:
         self._open = None
         return ending + encode_event(BlockStop(self._index))
 
-    def _encode_vendor_block(self, block: Mapping[str, object]) -> bytes:
+    def _encode_vendor_block(self, event: ThinkingBlock) -> bytes:
         """Encodes a vendor's complete block of reasoning. Its text was sent before, if the caller sees it."""
-        if block.get("type") == "redacted_thinking":
-            return self._open_block(_build_vendor_block(block)) + self._close_block()
-        return self._open_block(AnswerThinking("", "")) + self._close_block(str(block.get("signature", "")))
+        block = _read_vendor_block(event.block)
+        if block is None:
+            return b""
+        if block.type == "redacted_thinking":
+            return self._close_block() + self._open_block(AnswerRedacted(block.data)) + self._close_block()
+        encoded = self._open_block(AnswerThinking("", ""))
+        if block.thinking and not self._has_deltas:
+            encoded += self._encode_delta(ThinkingPiece(block.thinking))
+        return encoded + self._close_block(block.signature)

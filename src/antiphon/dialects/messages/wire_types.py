@@ -328,6 +328,23 @@ class AnswerCall(Struct, frozen=True, tag_field="type", tag="tool_use"):
 AnswerBlock = AnswerText | AnswerThinking | AnswerRedacted | AnswerCall
 
 
+class BlockPlace(Struct, frozen=True):
+    """What comes before a vendor's block of reasoning: characters of text, and calls."""
+
+    text: Annotated[int, Meta(ge=0)] = 0
+    calls: Annotated[int, Meta(ge=0)] = 0
+
+
+class VendorBlock(Struct, frozen=True):
+    """A block of reasoning in Anthropic's form, as a vendor's answer holds it. `after` is this server's."""
+
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    after: BlockPlace = BlockPlace()
+
+
 class CacheCreation(Struct, frozen=True):
     """The written prompt tokens, by how long they stay cached."""
 
