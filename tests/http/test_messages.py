@@ -31,6 +31,7 @@ async def test_errors_have_the_form_of_the_product():
     async with serving(key="sk-key-of-the-test-000000000000") as served:
         refused = await served.ask("/v1/messages", HELLO)
         assert (refused.status, refused.json()["error"]["type"]) == (401, "authentication_error")
+        assert refused.headers["request-id"] == refused.json()["request_id"]
     async with serving() as served:
         for body, kind, status in (
             (HELLO | {"model": "nobody"}, "not_found_error", 404),
@@ -38,7 +39,8 @@ async def test_errors_have_the_form_of_the_product():
         ):
             reply = await served.ask("/v1/messages", body)
             assert reply.status == status and reply.json()["type"] == "error"
-            assert reply.error["type"] == kind and reply.json()["request_id"]
+            assert reply.error["type"] == kind
+            assert reply.headers["request-id"] == reply.json()["request_id"] == reply.headers["x-request-id"]
         unknown = await served.ask("/v1/messages/batches", HELLO)
         assert (unknown.status, unknown.error["type"]) == (404, "not_found_error")
 

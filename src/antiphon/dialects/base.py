@@ -483,7 +483,7 @@ class DialectDefaults:
         """Returns the error's own status."""
         return error.status
 
-    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         """Returns no headers."""
         return ()
 
@@ -519,7 +519,7 @@ class Dialect(Protocol):
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         """Returns the body of an error response. `request`: None if the request could not be read."""
 
-    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         """Returns the product's own headers of an error response. `now`: Unix seconds."""
 
     def describe(self) -> Description:

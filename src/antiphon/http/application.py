@@ -184,7 +184,7 @@ class Application:
         record_refusal(error, dialect.get_status(error), request, path, self._app_state)
         if not exchange.status:
             headers = build_limit_headers(request.progress.limit_statuses)
-            headers += dialect.build_error_headers(error, self._app_state.clock.wall())
+            headers += dialect.build_error_headers(error, request, self._app_state.clock.wall())
             await send_error(exchange, dialect, error, request, headers)
 
     def _cancel_on_leave(self, request: Request, exchange: Exchange) -> InFlight:

@@ -10,6 +10,7 @@ from antiphon.http.protocol import HeaderList
 from antiphon.http.responses import RATE_LIMIT_HEADERS
 
 EXPOSED_HEADERS = (
+    "request-id",
     "x-request-id",
     "retry-after",
     "x-should-retry",

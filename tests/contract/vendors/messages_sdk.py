@@ -51,6 +51,7 @@ def main() -> None:
         client.messages.create(**talk | {"model": "nobody"})
     except anthropic.NotFoundError as error:
         results["missing"] = error.body
+        results["missing_id"] = error.request_id
     sys.stdout.write(f"RESULT {json.dumps(results)}\n")
 
 

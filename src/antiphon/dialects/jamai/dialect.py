@@ -80,7 +80,7 @@ class Jamai(DialectDefaults):
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_jamai_error(error, request)
 
-    def build_error_headers(self, error: AntiphonError, now: float) -> Headers:
+    def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         return build_limit_headers(error, now)
 
     def describe(self) -> Description:

@@ -87,11 +87,19 @@ class Messages(DialectDefaults):
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error, None if request is None else request.id)
 
+    def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
+        return build_id_header(request)
+
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
 
     def list_fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
+
+
+def build_id_header(request: Request) -> Headers:
+    """Builds the header in which Anthropic's clients read the id of a request."""
+    return ((b"request-id", request.id.encode()),)
 
 
 def declare_messages(strict: bool) -> Endpoint:
@@ -104,7 +112,7 @@ def declare_messages(strict: bool) -> Endpoint:
 
     async def answer(request: Request, services: Services) -> Answer:
         answered = await answer_generation(read_call, encoder, origin, request, services)
-        request_id: Headers = ((b"request-id", request.id.encode()),)
+        request_id = build_id_header(request)
         if isinstance(answered, EventStream):
             build_headers = answered.headers
             return replace(answered, headers=lambda: build_headers() + request_id, keep_alive=PING)
@@ -140,7 +148,7 @@ async def count_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
     model, conversation, ignored = await decode_body(decode_count, request, services)
     prompt = await services.tokenize(TokenizeCall(model, conversation), request)
-    headers: Headers = ((b"request-id", request.id.encode()),)
+    headers = build_id_header(request)
     if ignored:
         headers += ((b"x-antiphon-ignored", ", ".join(ignored).encode()),)
     return Response(_encode(wire_types.TokenCount(len(prompt.ids))), headers=headers)
