@@ -13,11 +13,17 @@ import pytest
 
 from antiphon.engines.vendors.address_guard import GuardedResolver
 from antiphon.engines.vendors.base import UpstreamCall
-from antiphon.engines.vendors.connection import ConnectionLost, VendorConnection
+from antiphon.engines.vendors.connection import (
+    AnswerRefused,
+    ConnectionLost,
+    UpstreamResponse,
+    VendorConnection,
+)
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.pool import ConnectionPool, Server
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
 from antiphon.errors import ProviderFailed, ProviderTimeout
+from tests.support.references import is_freed
 from tests.support.waiting import await_until
 
 ONE = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none"
@@ -201,3 +207,28 @@ async def test_the_log_says_that_all_connections_are_in_use():
             first.cancel()
         assert "all 1 connections were in use" in str(caught.value.cause)
         assert vendor.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"no answer\r\n\r\n", AnswerRefused),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20, AnswerRefused),
+        (ONE[:12], ConnectionLost),
+    ],
+)
+async def test_what_a_failed_call_held_is_freed_at_once(sent: bytes, error: type[OSError]):
+    async def answer(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(sent)
+        writer.close()
+
+    async with serve(answer) as vendor:
+        pool = open_pool(vendor, 1)
+
+        async def call() -> None:
+            deadline = asyncio.get_running_loop().time() + 50
+            response = UpstreamResponse(await pool.open(deadline), pool.take_back, deadline)
+            await response.exchange(b"GET / HTTP/1.1\r\n\r\n", b"")
+
+        assert await is_freed(call, error)
+        await pool.aclose()

@@ -8,6 +8,7 @@ provider send the request again; `has_begun` tells whether any byte of an answer
 
 import asyncio
 from collections.abc import Callable, Mapping
+from copy import copy
 from math import inf
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -236,7 +237,9 @@ class UpstreamResponse:
     def _wait(self) -> asyncio.Future[None]:
         """Returns what is done when more of the answer has arrived. Raises the answer's error."""
         if self._error is not None:
-            raise self._error
+            # The traceback of what is raised refers to this object. If this object kept it, the cycle would
+            # keep the whole request in memory.
+            raise copy(self._error)
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
@@ -260,8 +263,9 @@ class UpstreamResponse:
         except HttpParserUpgrade:
             pass  # the status is an error of its own
         except HttpParserError as failure:
-            cause = failure.__context__
-            error = cause if isinstance(cause, AnswerRefused) else AnswerRefused(f"no HTTP/1: {failure}")
+            # The error of a callback refers to this frame, so it stays in no variable and is not kept.
+            is_refusal = isinstance(failure.__context__, AnswerRefused)
+            error = AnswerRefused(str(failure.__context__) if is_refusal else f"no HTTP/1: {failure}")
             has_surplus = self._has_all
         if self._has_all:
             self._end(None, can_be_reused=self._keeps_alive and not has_surplus)
