@@ -199,3 +199,18 @@ async def test_an_answer_without_a_body_is_written_before_a_refusal(served):
         assert (await line.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         assert (await line.reply()).status == 400
         assert await line.rest() == b""
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+async def test_a_refusal_of_the_last_request_is_not_lost_while_its_body_arrives(served, version):
+    """A proxy that closes each connection sends on, and a reset would take the answer from it."""
+    size = 50_000_000
+    sent = request_bytes(CHAT, b"", headers={"connection": "close", "content-length": str(size)})
+    async with served.line() as line:
+        await line.send(sent.replace(b"HTTP/1.1", version, 1))
+        reply = await line.reply()
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        for _ in range(20):
+            await line.send(b"x" * 50_000)
+            await asyncio.sleep(0.005)
+        assert await line.rest() == b""

@@ -119,6 +119,19 @@ async def test_nothing_follows_chunks_of_an_old_client(server):
     assert len(server.engine.streams) == before + 1
 
 
+async def test_nothing_follows_a_body_that_was_announced_and_refused(server):
+    """A client that gets the answer may send its next request in the place of the body."""
+    refused = head(b"expect: 100-continue", b"content-length: 5").replace(KEY.encode(), b"no-key")
+    before = len(server.engine.streams)
+    async with server.line() as line:
+        await line.send(refused)
+        reply = await line.reply()
+        assert (reply.status, reply.headers["connection"]) == (401, "close")
+        await line.send(b"12345" + INNER)
+        assert await line.rest() == b""
+    assert len(server.engine.streams) == before
+
+
 NUMBERS = (
     "0 -0 -1 1 0.5 1.5 1e0 1e1 1e-400 1e400 -1e400 1E+5 2147483648 -2147483649 9007199254740993 "
     "9223372036854775808 18446744073709551616 1e19 1e308 0.1e1 3.0000000000000001 NaN Infinity -Infinity"

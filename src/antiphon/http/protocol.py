@@ -181,6 +181,9 @@ class Exchange:
         """Begins the answer. `length`: the bytes of its body. Without it the body is sent in chunks. Raises
         ValueError if a header contains control characters."""
         all_headers = [*headers, *self.extra_headers]
+        if self.expects_continue and not self.has_arrived:
+            # The client can send its next request in the place of this body, which it did not begin.
+            self.keep_alive = False
         values = b"".join(map(find_value, all_headers))
         if len(values.translate(None, CONTROL_BYTES)) != len(values):
             raise ValueError("a header of the answer contains control characters")
@@ -216,8 +219,10 @@ class Exchange:
             self.is_complete = True
             if self.keep_alive:
                 connection.end_answer()
-            else:
+            elif self.has_arrived:
                 connection.transport.close()
+            else:
+                connection.close_after_answer()
 
     def end_task(self, task: asyncio.Task[None]) -> None:
         """Ends the request when its task has ended. Cuts an answer off that is not complete."""
@@ -484,6 +489,15 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._is_expecting = True
             self._set_deadline(LINGER_SECONDS, self.transport.abort)
+
+    def close_after_answer(self) -> None:
+        """Closes the connection after an answer that came before the end of its request. What still arrives
+        is discarded for a while: a connection that closes with unread data is reset, and the client could
+        lose the answer."""
+        self._parser = None
+        self.resume_reading()
+        self.transport.write_eof()
+        self._set_deadline(LINGER_SECONDS, self.transport.abort)
 
     def _end_late_request(self) -> None:
         """Refuses a request whose headers are late. If the body is late, drops the connection after a
