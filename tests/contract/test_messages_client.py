@@ -54,3 +54,7 @@ def test_the_count_is_the_usage_of_the_prompt(results: dict[str, Any]) -> None:
 def test_an_unknown_model_is_the_clients_own_error(results: dict[str, Any]) -> None:
     assert results["missing"]["error"]["type"] == "not_found_error" and results["missing"]["request_id"]
     assert results["missing_id"] == results["missing"]["request_id"]
+
+
+def test_models_are_listed_and_shown(results: dict[str, Any]) -> None:
+    assert results["model"] in results["models"]

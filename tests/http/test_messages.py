@@ -76,3 +76,19 @@ async def test_unknown_fields_are_named_and_not_refused():
     async with serving() as served:
         reply = await served.ask("/v1/messages", HELLO | {"a_field_of_tomorrow": 1})
         assert reply.status == 200 and reply.headers["x-antiphon-ignored"] == "a_field_of_tomorrow"
+
+
+async def test_models_have_the_form_of_the_product_for_its_clients():
+    version = {"anthropic-version": "2023-06-01"}
+    async with serving() as served:
+        listed = await served.ask("/v1/models?limit=1000", headers=version)
+        (model,) = listed.json()["data"]
+        assert listed.json() == {"data": [model], "has_more": False, "first_id": "m", "last_id": "m"}
+        assert (model["type"], model["id"], model["lifecycle"]) == ("model", "m", "active")
+        assert model["max_input_tokens"] > 0 and model["created_at"].endswith("Z")
+        assert (await served.ask("/v1/models/", headers=version)).json() == listed.json()
+        assert (await served.ask("/v1/models/m", headers=version)).json() == model
+        assert (await served.ask("/v1/models/nobody", headers=version)).status == 404
+        for query in ("limit=0", "limit=1001", "limit=x", "after_id=nobody", "before_id=nobody"):
+            assert (await served.ask(f"/v1/models?{query}", headers=version)).status == 400
+        assert (await served.ask("/v1/models")).json()["object"] == "list"

@@ -109,6 +109,24 @@ async def test_a_model_name_with_a_slash_is_shown_without_its_engine(two, path):
     assert (shown["id"], shown["state"], shown["profile"]) == ("org/b", "restarting", None)
 
 
+@pytest.mark.parametrize(
+    ("query", "names", "has_more"),
+    [
+        ("", ["a", "org/b"], False),
+        ("?limit=1", ["a"], True),
+        ("?limit=1&after_id=a", ["org/b"], False),
+        ("?after_id=org/b", [], False),
+        ("?limit=1&before_id=org/b", ["a"], False),
+    ],
+)
+async def test_models_come_in_pages_for_clients_of_anthropic(two, query, names, has_more):
+    page = (await two.ask(f"/v1/models{query}", headers={"anthropic-version": "2023-06-01"})).json()
+    assert ([model["id"] for model in page["data"]], page["has_more"]) == (names, has_more)
+    assert (page["first_id"], page["last_id"]) == ((names[0], names[-1]) if names else (None, None))
+    models = {model["id"]: model["max_input_tokens"] for model in page["data"]}
+    assert models.get("org/b") is None and models.get("a", 1)
+
+
 async def test_an_unknown_model_is_a_404_that_names_those_there_are(two):
     for reply in (await two.ask("/v1/models/zzz"), await two.ask(CHAT, HELLO | {"model": "zzz"})):
         assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")

@@ -47,6 +47,8 @@ def main() -> None:
     ]
     results["second"] = dump(client.messages.create(**talk | {"messages": turn, "tools": [TOOL]}))
     results["count"] = client.messages.count_tokens(model=model, messages=[QUESTION]).input_tokens
+    results["models"] = [each.id for each in client.models.list()]
+    results["model"] = client.models.retrieve(model).id
     try:
         client.messages.create(**talk | {"model": "nobody"})
     except anthropic.NotFoundError as error:

@@ -29,6 +29,11 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common import request_types, response_types
+from antiphon.dialects.common.anthropic_models import (
+    VERSION_HEADER,
+    list_anthropic_models,
+    show_anthropic_model,
+)
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
@@ -262,6 +267,25 @@ class OpenAICompletions(CodecOptions):
         return OpenAIStreamEncoder(TextChunkBuilder(choose_text_logprobs(call)), meta, call)
 
 
+def declare_model_endpoints() -> tuple[Endpoint, Endpoint]:
+    """Declares the endpoints of models. Anthropic's clients use the same paths, and get Anthropic's form."""
+    models, model = declare_models("/v1/models", OpenAIModels(), "Show one model and its profile")
+
+    async def list_models(request: Request, services: Services) -> Answer:
+        if VERSION_HEADER in request.headers:
+            return await list_anthropic_models(request, services)
+        return await models.handler(request, services)
+
+    async def show_model(request: Request, services: Services) -> Answer:
+        if VERSION_HEADER not in request.headers:
+            return await model.handler(request, services)
+        if not request.path_params["model"]:  # the path of the list with a slash at its end
+            return await list_anthropic_models(request, services)
+        return await show_anthropic_model(request, services)
+
+    return replace(models, handler=list_models), replace(model, handler=show_model)
+
+
 class OpenAI(DialectDefaults):
     """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. It has no state."""
 
@@ -279,7 +303,7 @@ class OpenAI(DialectDefaults):
             declare_generation(NAME, "/v1/completions", "Continue a text", text),
             OpenAIEmbeddings(report_unknown).declare(),
             Rerank(report_unknown).declare(),
-            *declare_models("/v1/models", OpenAIModels(), "Show one model and its profile"),
+            *declare_model_endpoints(),
             *declare_tokens(),
             *declare_adapter_endpoints(),
         )
