@@ -122,7 +122,8 @@ def test_several_system_messages_are_all_heard(client: openai.OpenAI) -> None:
         *ASK,
     ]
     shown = client.post("/apply-template", body={"messages": several}, cast_to=dict[str, str])["prompt"]
-    assert shown.startswith("<s><|im_start|>system\nOne.\n\nTwo.\n\nThree.<|im_end|>\n<|im_start|>user\n")
+    assert shown.startswith("<s><|im_start|>system\nOne.\n\nTwo.<|im_end|>\n<|im_start|>user\n")
+    assert "<|im_start|>user\nThree.\n\nWho are you?" in shown
     assert shown.count("Who are you?") == 2 and shown.count("system") == 1
     assert said(client, several)
 

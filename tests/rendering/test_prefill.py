@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.domain.messages import Message, Role, Tool, Tools
+from antiphon.domain.messages import CacheControl, Message, Role, TextContent, Tool, Tools
 from antiphon.domain.request import Conversation
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
@@ -216,16 +216,35 @@ LATER = instructed(
         (
             MISTRAL,
             "⟦<s>⟧⟦[INST]⟧ one\n\ntwo\n\nhi⟦[/INST]⟧",
-            "⟦<s>⟧⟦[INST]⟧ one\n\ntwo\n\nhi⟦[/INST]⟧ yes⟦</s>⟧",
+            "⟦<s>⟧⟦[INST]⟧ one\n\nhi⟦[/INST]⟧ yes⟦</s>⟧⟦[INST]⟧ two\n\ngo⟦[/INST]⟧",
         ),
-        (FIRST_ONLY, "S:one\n\ntwo;U:hi;", "S:one\n\ntwo;U:hi;A:yes;U:go;"),
-        (KNOWS_DEVELOPERS, "system:one\n\ntwo;hi", "system:one\n\ntwo;hiyesgo"),
+        (FIRST_ONLY, "S:one\n\ntwo;U:hi;", "S:one;U:hi;A:yes;U:two\n\ngo;"),
+        (KNOWS_DEVELOPERS, "system:one\n\ntwo;hi", "system:one;hiyestwo\n\ngo"),
     ],
     ids=["chatml", "mistral", "first only", "developers"],
 )
 def test_every_system_message_is_in_the_prompt(source, several, later):
     assert render_marked(source, SEVERAL) == several
     assert later in render_marked(source, LATER)
+
+
+def test_a_late_system_message_is_a_part_of_the_users_turn_beside_it():
+    """Claude Code sends one after the first question, with a mark at its end."""
+    note = Message(Role.SYSTEM, "note", content=(TextContent("note", CacheControl()),))
+    asked = (Message(Role.SYSTEM, "one"), Message(Role.USER, "hi"), note)
+    first = render_marked(MISTRAL, Conversation(asked))
+    assert first == "⟦<s>⟧⟦[INST]⟧ one\n\nhi\n\nnote⟦[/INST]⟧"
+    later = (
+        *asked[:2],
+        Message(Role.SYSTEM, "note"),
+        Message(Role.ASSISTANT, "yes"),
+        Message(Role.USER, "go"),
+    )
+    assert render_marked(MISTRAL, Conversation(later)) == f"{first} yes⟦</s>⟧⟦[INST]⟧ go⟦[/INST]⟧"
+    between = (*asked, Message(Role.SYSTEM, "two"), Message(Role.USER, "go"))
+    assert render_marked(MISTRAL, Conversation(between)) == (
+        "⟦<s>⟧⟦[INST]⟧ one\n\nhi\n\nnote\n\ntwo\n\ngo⟦[/INST]⟧"
+    )
 
 
 FIRST_DEVELOPER = (

@@ -6,7 +6,7 @@ If the template would refuse or drop a part, the part becomes text. So no text o
 import json
 from collections.abc import Callable, Iterator
 
-from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
+from antiphon.domain.messages import Content, Message, Role, TextContent, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
 from antiphon.domain.values import Struct, replace
 from antiphon.rendering.call_notation import CallNotation
@@ -59,8 +59,9 @@ class RoleSupport(Struct, frozen=True):
 
     def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Rewrites the messages for the template, where it needs that: makes developer messages system
-        messages, moves later system messages to the beginning, and joins several into one, with an empty
-        line between them. If the template shows no system message at all, only the roles change."""
+        messages, joins several at the beginning into one, with an empty line between them, and makes later
+        ones a part of the user's turn there. They stay where they are, so that the prompt of the next request
+        begins with this one. If the template shows no system message at all, only the roles change."""
         if not any(message.role in INSTRUCTING_ROLES for message in messages):
             return messages
         unchanged_count = 0  # the messages before this index keep their role
@@ -74,16 +75,9 @@ class RoleSupport(Struct, frozen=True):
             len(messages),
         )
         leading_messages, other_messages = messages[:leading_count], messages[leading_count:]
-        if not self.shows_later:
-            leading_messages += tuple(
-                message for message in other_messages if message.role in INSTRUCTING_ROLES
-            )
-            other_messages = tuple(
-                message for message in other_messages if message.role not in INSTRUCTING_ROLES
-            )
         return (
             *(leading_messages if self.shows_several else _merge_leading(leading_messages)),
-            *other_messages,
+            *(other_messages if self.shows_later else _fold_later(other_messages)),
         )
 
     def drops_system(self, messages: tuple[Message, ...]) -> bool:
@@ -113,6 +107,36 @@ def _merge_leading(leading: tuple[Message, ...]) -> tuple[Message, ...]:
     if len(leading) < 2:
         return leading
     return (Message(leading[0].role, "\n\n".join(message.text for message in leading)),)
+
+
+def _fold_later(messages: tuple[Message, ...]) -> list[Message]:
+    """Makes system messages user messages, and joins each with the user messages beside it, because most of
+    these templates also refuse two user messages in a row."""
+    folded: list[Message] = []
+    is_after_system = False
+    for message in messages:
+        is_system = message.role in INSTRUCTING_ROLES
+        user = replace(message, role=Role.USER) if is_system else message
+        is_beside = bool(folded) and folded[-1].role is user.role is Role.USER
+        if is_beside and (is_system or is_after_system):
+            folded[-1] = _join_users(folded[-1], user)
+        else:
+            folded.append(user)
+        is_after_system = is_system
+    return folded
+
+
+def _join_users(first: Message, second: Message) -> Message:
+    """Joins two user messages, with an empty line between them."""
+    content: tuple[Content, ...] = ()
+    if first.content or second.content:
+        content = (
+            *(first.content or (TextContent(first.text),)),
+            TextContent("\n\n"),
+            *(second.content or (TextContent(second.text),)),
+        )
+    name = first.name or second.name
+    return replace(first, text=f"{first.text}\n\n{second.text}", name=name, content=content)
 
 
 PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
