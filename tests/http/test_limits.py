@@ -150,6 +150,18 @@ async def test_headers_over_64_kib_are_a_431(served, pieces):
     assert (reply.status, reply.error["code"]) == (431, "headers_too_large")
 
 
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+async def test_thousands_of_tiny_headers_are_a_431(served, end):
+    """They would take twenty times their size in memory, before any key is read."""
+    names = [b"%x:\r\n" % number for number in range(5000)]
+    async with served.line() as line:
+        await line.send(request_bytes("/health")[:-2] + b"".join(names[:1000]) + b"\r\n")
+        assert (await line.reply()).status == 200
+        await line.send(request_bytes("/health")[:-2] + b"".join(names) + end)
+        reply = await line.reply()
+    assert (reply.status, reply.error["code"]) == (431, "headers_too_large")
+
+
 async def test_headers_without_end_are_a_431(served):
     async with served.line() as line:
         await line.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n")

@@ -28,8 +28,12 @@ from antiphon.http.slow_clients import OutgoingData, SlowClientWatch
 from antiphon.telemetry.logs import describe_exception, record
 
 MAX_HEADER_BYTES = 1 << 16
-"""The most bytes of request line and headers together. It is the limit of common proxies and leaves room for
-any credential."""
+"""The most bytes of request line and headers together, with HEADER_OVERHEAD. It is the limit of common
+proxies and leaves room for any credential."""
+
+HEADER_OVERHEAD = 32
+"""Bytes that each header counts beside its name and value, as in HTTP/2 (RFC 9113 section 6.5.2). Thousands
+of tiny headers would take twenty times their size in memory."""
 
 MAX_UNREAD_BYTES = 1 << 16
 """The most bytes of a body that wait for the handler. With more, the server stops to read the connection."""
@@ -271,7 +275,7 @@ class HttpProtocol(asyncio.Protocol):
         """The number of bytes of headers, trailers and chunk framing since the request began, or since the
         last part of its body arrived."""
         self._header_bytes = 0
-        """The number of bytes in the names and values of headers."""
+        """The number of bytes of headers: names, values, and HEADER_OVERHEAD for each."""
         self._headers_error: AntiphonError | None = None
         """The error in headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
@@ -401,7 +405,10 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Stores a header. Ignores trailers, because the request may have been authorized by its headers."""
         if self._in_headers:
-            self._header_bytes += len(name) + len(value)
+            self._header_bytes += len(name) + len(value) + HEADER_OVERHEAD
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self._headers_error = _build_size_error()
+                raise _HeadersError
             name = name.lower()
             if name in self.headers:
                 self.headers[name].append(value)
