@@ -1,5 +1,7 @@
 """Requests that two parsers could read differently: nothing inside one request becomes another request."""
 
+import asyncio
+
 import pytest
 
 from tests.support.http_server import CHAT, KEY, serving
@@ -130,6 +132,16 @@ async def test_nothing_follows_a_body_that_was_announced_and_refused(server):
         await line.send(b"12345" + INNER)
         assert await line.rest() == b""
     assert len(server.engine.streams) == before
+
+
+async def test_an_old_client_gets_no_interim_answer(server):
+    """It would take that for the answer."""
+    sent = head(b"expect: 100-continue", LENGTH).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    async with server.line() as line:
+        await line.send(sent)
+        await asyncio.sleep(0.05)  # the server awaits the body
+        await line.send(BODY)
+        assert (await line.reply()).status == 200
 
 
 NUMBERS = (

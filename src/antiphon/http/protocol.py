@@ -440,7 +440,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange.keep_alive = (
             version != "1.0" and parser.should_keep_alive() and self.server.grace_seconds is None
         )
-        if b"expect" in headers:
+        if b"expect" in headers and version != "1.0":  # such a client knows no interim answers
             exchange.expects_continue = any(value.lower() == b"100-continue" for value in headers[b"expect"])
         before, self._newest = self._newest, exchange
         if before is None or before.is_complete:
