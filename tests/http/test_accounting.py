@@ -2,6 +2,8 @@
 that are stopped, and entries written before an answer's last bytes."""
 
 import asyncio
+import time
+from datetime import datetime
 
 import pytest
 
@@ -55,6 +57,27 @@ async def test_a_stream_says_it_too_and_so_does_a_refusal():
         refusal.error["code"] == "rate_limit_exceeded" and "2 requests per minute" in refusal.error["message"]
     )
     assert 1 <= int(refusal.headers["retry-after"]) <= 61 and refusal.headers["x-should-retry"] == "true"
+
+
+async def test_clients_of_anthropic_read_limits_of_their_own_form():
+    asked = {"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
+    async with limited(limit(amount=2)) as (served, _):
+        begun = time.time()
+        replies = [
+            await served.ask("/v1/messages", asked | {"stream": stream}) for stream in (False, True, False)
+        ]
+        ended = time.time()
+        other = await served.ask(TEXT, PROMPT)
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    assert not any(name.startswith("anthropic") for name in other.headers)
+    for reply, remaining in zip(replies, ("1", "0", "0"), strict=True):
+        own = {name: value for name, value in reply.headers.items() if name.startswith("anthropic")}
+        reset = datetime.fromisoformat(own.pop("anthropic-ratelimit-requests-reset"))
+        assert reset.tzinfo is not None and begun + 59 <= reset.timestamp() <= ended + 62
+        assert own == {
+            "anthropic-ratelimit-requests-limit": "2",
+            "anthropic-ratelimit-requests-remaining": remaining,
+        }
 
 
 async def test_where_nothing_is_limited_nothing_is_said():

@@ -14,6 +14,7 @@ from antiphon.domain.context import Context, Origin, RequestProgress, Span
 from antiphon.domain.events import Event, EventGroup
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
+from antiphon.domain.limits import LimitStatus
 from antiphon.domain.models import (
     Adapter,
     DeployedAdapter,
@@ -487,6 +488,10 @@ class DialectDefaults:
         """Returns no headers."""
         return ()
 
+    def build_limit_headers(self, measure: str, status: LimitStatus, now: float) -> Headers:
+        """Returns no headers besides those that all dialects have."""
+        return ()
+
 
 class Dialect(Protocol):
     """One product's wire format."""
@@ -521,6 +526,10 @@ class Dialect(Protocol):
 
     def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         """Returns the product's own headers of an error response. `now`: Unix seconds."""
+
+    def build_limit_headers(self, measure: str, status: LimitStatus, now: float) -> Headers:
+        """Returns the product's own headers of the tightest limit of a `measure`: `requests` or `tokens`.
+        `now`: Unix seconds."""
 
     def describe(self) -> Description:
         """Returns the schemas for the OpenAPI document, made from the wire types."""

@@ -118,7 +118,7 @@ class Application:
             else:
                 answer = await endpoint.handler(request, self._services)
             if isinstance(answer, Response):
-                await send_response(exchange, answer, build_limit_headers(request.progress.limit_statuses))
+                await send_response(exchange, answer, self._build_limit_headers(request))
             elif isinstance(answer, EventStream):
                 await self._stream(answer, request, exchange)
             else:
@@ -141,7 +141,7 @@ class Application:
         the response has begun; a later error becomes the last event."""
 
         def build_headers() -> list[tuple[bytes, bytes]]:
-            return [*stream.headers(), *build_limit_headers(request.progress.limit_statuses)]
+            return [*stream.headers(), *self._build_limit_headers(request)]
 
         writer = EventWriter(exchange, self._stream_timeouts, build_headers, stream.keep_alive)
         last_event, encode = None, stream.encoder.encode
@@ -183,9 +183,19 @@ class Application:
         path = sanitize_path(exchange.raw_path) if is_unknown else self.routes.get_label(request.path)
         record_refusal(error, dialect.get_status(error), request, path, self._app_state)
         if not exchange.status:
-            headers = build_limit_headers(request.progress.limit_statuses)
+            headers = self._build_limit_headers(request)
             headers += dialect.build_error_headers(error, request, self._app_state.clock.wall())
             await send_error(exchange, dialect, error, request, headers)
+
+    def _build_limit_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        """Returns the headers of the limits that apply to a request, with those of its dialect."""
+        statuses = request.progress.limit_statuses
+        if not statuses:
+            return []
+        dialect, now = self._app_state.get_dialect(request.path), self._app_state.clock.wall()
+        return build_limit_headers(
+            statuses, lambda measure, status: dialect.build_limit_headers(measure, status, now)
+        )
 
     def _cancel_on_leave(self, request: Request, exchange: Exchange) -> InFlight:
         """Returns a context that cancels its block if the caller leaves, at the request timeout, or if the

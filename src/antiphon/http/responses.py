@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 
-from antiphon.dialects.base import JSON, KEEP_ALIVE, FileStream, Response
+from antiphon.dialects.base import JSON, KEEP_ALIVE, FileStream, Headers, Response
 from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import Struct
 from antiphon.http.in_flight import ClientLeft
@@ -77,9 +77,12 @@ MINUTE_SECONDS, HOUR_MINUTES, SECOND_MILLISECONDS = 60, 60, 1000
 MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
 
 
-def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
+def build_limit_headers(
+    statuses: Iterable[LimitStatus], build_own: Callable[[str, LimitStatus], Headers] | None = None
+) -> HeaderList:
     """Returns the rate-limit headers of the tightest limit of requests per minute, and of the tightest limit
-    of tokens per minute. The list is empty if there is no such limit."""
+    of tokens per minute. The list is empty if there is no such limit. `build_own` returns a dialect's own
+    headers for `requests` or `tokens`."""
     tightest_requests: LimitStatus | None = None
     tightest_tokens: LimitStatus | None = None
     for status in statuses:
@@ -92,9 +95,9 @@ def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
         elif tightest_tokens is None or _is_tighter(status, tightest_tokens):
             tightest_tokens = status
     headers: HeaderList = []
-    for (amount, remaining, reset), tightest in (
-        (_REQUESTS, tightest_requests),
-        (_TOKENS, tightest_tokens),
+    for measure, (amount, remaining, reset), tightest in (
+        ("requests", _REQUESTS, tightest_requests),
+        ("tokens", _TOKENS, tightest_tokens),
     ):
         if tightest is not None:
             headers += (
@@ -102,6 +105,8 @@ def build_limit_headers(statuses: Iterable[LimitStatus]) -> HeaderList:
                 (remaining, b"%d" % tightest.remaining),
                 (reset, format_duration(tightest.reset)),
             )
+            if build_own is not None:
+                headers += build_own(measure, tightest)
     return headers
 
 

@@ -1,6 +1,8 @@
 """The dialect of Anthropic's Messages API: its endpoints, and its part of the OpenAPI document."""
 
+import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 
 import msgspec
@@ -42,6 +44,7 @@ from antiphon.dialects.messages.fields import FIELD_TABLE, PREFIX, TABLES
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
+from antiphon.domain.limits import LimitStatus
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError
 
@@ -89,6 +92,15 @@ class Messages(DialectDefaults):
 
     def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         return build_id_header(request)
+
+    def build_limit_headers(self, measure: str, status: LimitStatus, now: float) -> Headers:
+        prefix = f"anthropic-ratelimit-{measure}-".encode()
+        reset = datetime.fromtimestamp(math.ceil(now + status.reset), UTC)
+        return (
+            (prefix + b"limit", b"%d" % status.limit.amount),
+            (prefix + b"remaining", b"%d" % status.remaining),
+            (prefix + b"reset", reset.strftime("%Y-%m-%dT%H:%M:%SZ").encode()),
+        )
 
     def describe(self) -> Description:
         return describe_endpoints(self.endpoints)
