@@ -390,3 +390,16 @@ def test_empty_instructions_are_no_message():
     messages = talk(("user", "Q"), ("system", empty), ("system", ""))
     for system in ("", [], empty):
         assert [each.role for each in conversation(system=system, messages=messages).messages] == [Role.USER]
+
+
+def test_arguments_stay_json():
+    body = json.dumps(
+        {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": talk(("assistant", [CALL | {"input": {"n": 0}}]), ("user", "Q")),
+        }
+    )
+    with pytest.raises(InvalidValue) as refusal:
+        decode_messages(body.replace('"n": 0', '"n": 1e999').encode())
+    assert refusal.value.param == "messages[0].content[0].input"

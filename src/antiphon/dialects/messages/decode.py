@@ -554,7 +554,13 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
             texts.append(block.text)
         elif isinstance(block, ToolUseBlock):
             require_shallow(block.input, f"{path}.input")
-            calls.append(ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False)))
+            try:
+                arguments = json.dumps(block.input, ensure_ascii=False, allow_nan=False)
+            except ValueError:  # 1e999 is read as infinity, which JSON does not have
+                raise InvalidValue(
+                    f"{path}.input has a number that is too large", param=f"{path}.input"
+                ) from None
+            calls.append(ToolCall(block.id, block.name, arguments))
         elif isinstance(block, ThinkingBlock):
             reasoning.append(block.thinking)
             if block.signature and not block.signature.startswith(OWN_SIGNATURE):
