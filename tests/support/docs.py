@@ -28,6 +28,7 @@ EXTERNAL_PROGRAMS = {
     "asciinema",
     "docker",
     "kubectl",
+    "claude",
     "mkdir",
     "chmod",
     "sed",
