@@ -134,8 +134,8 @@ NOWHERE = Origin()
 
 
 class EngineReport:
-    """What an engine reports about one request that it has prepared, from then to the end of the answer. Only
-    the engine writes it."""
+    """What an engine reports about one request that it has prepared, from then to the end of the answer. The
+    engine writes it. `pipeline.prepare` adds the optional parameters that it removed."""
 
     __slots__ = ("embedded_tokens", "has_own_schemas", "held_s", "ignored", "relaxed", "sent_at")
 

@@ -192,7 +192,7 @@ class OpenRoute(Generic[T]):
             try:
                 if route.in_flight_limit is None or await self._count_in_limit(route.in_flight_limit):
                     result = await self._start(self)
-                    if self._events is not None:
+                    if self._events is not None:  # a generation sends its request as its events are read
                         self.first_events = await anext(self._events)
                         self.record_first_event()
                     if search is not None:

@@ -126,7 +126,8 @@ class Pipeline:
                     if citations is not None:
                         group = citations.check(group)
                     # A group that needs more than is granted goes event by event: a refusal then withholds
-                    # and charges one event, not the whole group.
+                    # and charges one event, not the whole group. Only engines that count tokens get there:
+                    # for a vendor's request, all of its tokens are reserved before it is sent.
                     for part in (group,) if account.has_granted(group) else [(event,) for event in group]:
                         if account.count(part):
                             await account.grow()
