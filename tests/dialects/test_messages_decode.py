@@ -237,6 +237,10 @@ def test_tools_that_anthropic_runs_are_named_and_those_that_it_knows_refused():
     assert [tool.name for tool in asked_call.request.prompts[0].tools.tools] == ["get_weather"]
     assert asked_call.ignored == ("tools[].web_search_20250305",)
     assert call(tools=[search], tool_choice={"type": "auto"}).request.prompts[0].tools is None
+    assert (
+        refused(tools=[search], tool_choice={"type": "tool", "name": "web_search"}).param
+        == "tool_choice.name"
+    )
     error = refused(tools=[{"type": "bash_20250124", "name": "bash"}])
     assert isinstance(error, UnsupportedParameter) and error.param == "tools[0].type"
 

@@ -144,3 +144,16 @@ def a_stop_sequence_is_told(free: Answer, stopped: Answer) -> None:
 @case(ANTHROPIC, "metadata", {}, OUT, {"user_id": "ada"}, ledgered=True)
 def the_end_user_is_in_the_ledger(nobody: Answer, ada: Answer) -> None:
     assert [each.entry["end_user"] for each in (nobody, ada) if each.entry] == [None, "ada"]
+
+
+@case(
+    ANTHROPIC_COUNT,
+    "output_config",
+    {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+    OUT,
+    {"effort": "high"},
+)
+def what_a_model_without_reasoning_lacks_is_named_and_not_refused(plain: Answer, named: Answer) -> None:
+    assert plain.status == named.status == 200 and plain.json == named.json
+    assert named.headers["x-antiphon-ignored"] == "output_config.effort"
+    assert plain.headers["x-antiphon-ignored"] == "thinking.budget_tokens"

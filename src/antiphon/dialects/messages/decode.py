@@ -133,8 +133,6 @@ def _filter_body(fields: dict[str, Any], scope: MessagesScope, report: FieldRepo
         body["system"] = _filter_blocks(system, "system", report)
     if isinstance(tools := body.get("tools"), list):
         body["tools"] = list(_filter_tools(tools, report))
-        if tools and not body["tools"]:
-            body.pop("tool_choice", None)
     for name, shape in (
         ("tool_choice", ToolChoiceObject),
         ("thinking", ThinkingOptions),

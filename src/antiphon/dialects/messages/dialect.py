@@ -33,7 +33,7 @@ from antiphon.dialects.common.openapi_schemas import (
     list_shapes,
 )
 from antiphon.dialects.messages import wire_types
-from antiphon.dialects.messages.decode import decode_count, decode_messages
+from antiphon.dialects.messages.decode import OPTIONAL, decode_count, decode_messages
 from antiphon.dialects.messages.encode import (
     PING,
     MessagesStreamEncoder,
@@ -45,8 +45,9 @@ from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.limits import LimitStatus
+from antiphon.domain.request import Reasoning
 from antiphon.domain.values import replace
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, UnsupportedParameter
 
 NAME = "messages"
 
@@ -159,7 +160,14 @@ def declare_count() -> Endpoint:
 async def count_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
     model, conversation, ignored = await decode_body(decode_count, request, services)
-    prompt = await services.tokenize(TokenizeCall(model, conversation), request)
+    try:
+        prompt = await services.tokenize(TokenizeCall(model, conversation), request)
+    except UnsupportedParameter as error:  # left out and named, as POST /v1/messages does
+        if error.param not in OPTIONAL:
+            raise
+        ignored += (error.param,)
+        conversation = replace(conversation, reasoning=Reasoning())
+        prompt = await services.tokenize(TokenizeCall(model, conversation), request)
     headers = build_id_header(request)
     if ignored:
         headers += ((b"x-antiphon-ignored", ", ".join(ignored).encode()),)
