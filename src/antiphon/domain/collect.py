@@ -67,6 +67,8 @@ class CollectedChoice(Value, frozen=True):
     """The spoken answer, if the caller requests one."""
     stop: str | None = None
     """The caller's stop text that ended the choice, as in `Finished`."""
+    refusal: str = ""
+    """The model's refusal to answer, if a vendor marked it. `text` does not contain it."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -93,6 +95,7 @@ class _ChoiceCollector:
         "end",
         "ids",
         "reasoning",
+        "refusal",
         "scores",
         "speech",
         "started_calls",
@@ -101,6 +104,7 @@ class _ChoiceCollector:
 
     def __init__(self) -> None:
         self.text: list[str] = []
+        self.refusal: list[str] = []
         self.reasoning: list[str] = []
         self.started_calls: list[ToolCallStarted] = []
         self.arguments: dict[int, list[str]] = {}
@@ -114,7 +118,7 @@ class _ChoiceCollector:
     def add(self, event: Delta | Finished) -> None:
         """Adds the next event."""
         if isinstance(event, TextDelta):
-            self.text.append(event.text)
+            (self.refusal if event.is_refusal else self.text).append(event.text)
         elif isinstance(event, Finished):
             self.end = event
         elif isinstance(event, ReasoningDelta):
@@ -143,7 +147,17 @@ class _ChoiceCollector:
         speech = join_speech(self.speech) if self.speech else None
         ids, blocks = tuple(self.ids), tuple(self.blocks)
         return CollectedChoice(
-            index, text, end.reason, scores, tuple(calls), reasoning, ids, blocks, speech, end.stop
+            index,
+            text,
+            end.reason,
+            scores,
+            tuple(calls),
+            reasoning,
+            ids,
+            blocks,
+            speech,
+            end.stop,
+            "".join(self.refusal),
         )
 
 

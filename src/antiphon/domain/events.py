@@ -233,6 +233,8 @@ class TextDelta(Value, frozen=True):
     ids: tuple[int, ...] = ()
     """Ids of the tokens in `scores`, if the caller requests them. The ids of all events together are all
     tokens of the choice, except those that a stop string cuts off."""
+    is_refusal: bool = False
+    """Whether a vendor marked the text as the model's refusal to answer."""
 
 
 class ReasoningDelta(Value, frozen=True):

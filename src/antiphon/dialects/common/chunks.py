@@ -85,6 +85,9 @@ class ChunkBuilder(Protocol[Part]):
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """Builds a part with more text of a choice."""
 
+    def build_refusal(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """Builds a part with more of the model's refusal to answer."""
+
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """Builds a part with more reasoning of a choice."""
 
@@ -122,6 +125,9 @@ class BaseChatChunkBuilder(Generic[Part]):
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         return self.build_part(choice, Delta(content=text), scores)
+
+    def build_refusal(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(refusal=text), scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         return self.build_part(choice, Delta(reasoning_content=text, reasoning=text), scores)
@@ -196,6 +202,10 @@ class BaseTextChunkBuilder(Generic[Part]):
         return None
 
     def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, text, scores)
+
+    def build_refusal(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """Builds a part with a refusal as text. A text completion has no place for it."""
         return self.build_part(choice, text, scores)
 
     def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
@@ -283,7 +293,12 @@ class OpenAIStreamEncoder(Generic[Part]):
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event, after the parts that must precede it."""
-        if type(event) is TextDelta and not event.scores and event.choice in self._bytes_around_text:
+        if (
+            type(event) is TextDelta
+            and not event.scores
+            and not event.is_refusal
+            and event.choice in self._bytes_around_text
+        ):
             before, after = self._bytes_around_text[event.choice]
             return before + _encode(event.text) + after
         if self._may_lack_text and isinstance(event, events.Delta | Finished):
@@ -293,6 +308,10 @@ class OpenAIStreamEncoder(Generic[Part]):
     def _encode_event(self, event: Event) -> bytes:
         """Encodes one event."""
         match event:
+            case TextDelta() if event.is_refusal:
+                return self._encode_part(
+                    event, self._builder.build_refusal(event.choice, event.text, event.scores)
+                )
             case TextDelta() if self._sends_only_text and not event.scores:
                 before, after = self._split_chunk(event.choice)
                 return before + _encode(event.text) + after
@@ -380,7 +399,8 @@ class OpenAIStreamEncoder(Generic[Part]):
             return opening
         if choice in self._unopened_choices:
             self._unopened_choices.discard(choice)
-            if isinstance(event, ReasoningDelta | ToolCallStarted | SpeechDelta):
+            is_refusal = isinstance(event, TextDelta) and event.is_refusal
+            if is_refusal or isinstance(event, ReasoningDelta | ToolCallStarted | SpeechDelta):
                 self._choices_without_content.add(choice)
             opening = self._encode_opening(choice, None if choice in self._choices_without_content else "")
         if isinstance(event, ReasoningDelta) or choice not in self._choices_without_content:

@@ -223,11 +223,12 @@ def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
     """Builds the assistant's message of a choice."""
-    has_other_output = bool(choice.calls) or choice.speech is not None
+    has_other_output = bool(choice.calls or choice.refusal) or choice.speech is not None
     content = None if has_other_output and not choice.text else choice.text
     reasoning = choice.reasoning or UNSET
     return AssistantMessage(
         content=content,
+        refusal=choice.refusal or None,
         reasoning_content=reasoning,
         reasoning=reasoning,
         tool_calls=build_calls(choice) if choice.calls else UNSET,

@@ -137,8 +137,9 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    """The text; null if the model only called tools or spoke."""
-    refusal: None = None
+    """The text; null if the model only called tools, spoke or refused."""
+    refusal: str | None = None
+    """The model's refusal to answer, if a vendor marks it."""
     reasoning_content: str | UnsetType = UNSET
     """The reasoning before the text. The field is present only if the model reasoned."""
     reasoning: str | UnsetType = UNSET
@@ -254,11 +255,13 @@ class Delta(Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
-    """The added text; null if a choice begins with a call, with reasoning or with speech."""
+    """The added text; null if a choice begins with a call, with reasoning, with speech or with a
+    refusal."""
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     """The same as `reasoning_content`, under its newer name."""
-    refusal: UnsetType | None = UNSET
+    refusal: str | UnsetType | None = UNSET
+    """More of the refusal, as in AssistantMessage; null at the beginning of a choice."""
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
     thinking_blocks: list[Mapping[str, Any]] | UnsetType = UNSET
     """All blocks of the choice, as in AssistantMessage. They come once, before the choice ends."""

@@ -66,7 +66,7 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
     """Builds the message of a choice. The reasoning precedes the text, between two markers."""
     calls = build_calls(choice)
     reasoning = f"{THINKING}{choice.reasoning}{END_THINKING}" if choice.reasoning else ""
-    content = reasoning + choice.text
+    content = reasoning + choice.text + choice.refusal
     return AnswerMessage(
         content=None if calls and not content else content,
         tool_calls=calls or msgspec.UNSET,

@@ -59,7 +59,6 @@ STOP_REASONS: Mapping[FinishReason, StopReason] = MappingProxyType(
         FinishReason.STOP: "end_turn",
         FinishReason.LENGTH: "max_tokens",
         FinishReason.TOOL_CALLS: "tool_use",
-        FinishReason.CONTENT_FILTER: "refusal",
     }
 )
 
@@ -105,7 +104,7 @@ PING = encode_event(Ping())
 def encode_message(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
-    end = _build_end(choice.reason, choice.stop)
+    end = _build_end(choice.reason, choice.stop, bool(choice.refusal))
     return _encode(
         MessageAnswer(
             id=ID_PREFIX + meta.id,
@@ -134,7 +133,7 @@ def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
             content.append(AnswerText(text))
         content += [*calls[calls_at:calls_end], _build_vendor_block(thought)]
         text_at, calls_at = text_end, calls_end
-    text = choice.text[text_at:]
+    text = choice.text[text_at:] + choice.refusal
     if text or not (choice.calls or content):
         content.append(AnswerText(text))
     return [*content, *calls[calls_at:]]
@@ -167,12 +166,13 @@ def _close_arguments(call: ToolCall) -> msgspec.Raw:
     return msgspec.Raw(call.arguments.encode()) if is_object else NO_ARGUMENTS
 
 
-def _build_end(reason: FinishReason, stop: str | None) -> MessageEnd:
+def _build_end(reason: FinishReason, stop: str | None, is_refusal: bool) -> MessageEnd:
     """Builds the reason why an answer ended."""
+    if is_refusal or reason is FinishReason.CONTENT_FILTER:
+        return MessageEnd("refusal", None, StopDetails())
     if reason is FinishReason.STOP and stop is not None:
         return MessageEnd("stop_sequence", stop)
-    details = StopDetails() if reason is FinishReason.CONTENT_FILTER else None
-    return MessageEnd(STOP_REASONS[reason], None, details)
+    return MessageEnd(STOP_REASONS[reason], None)
 
 
 def _build_usage(usage: Usage) -> MessageUsage:
@@ -198,12 +198,15 @@ class MessagesStreamEncoder:
         """The kind of the open block."""
         self._has_deltas = False
         """Whether the open block has content."""
+        self._is_refusal = False
+        """Whether the model refused to answer."""
         self._end: MessageEnd | None = None
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event; empty if the caller does not see it."""
         match event:
             case TextDelta() if event.text:
+                self._is_refusal |= event.is_refusal
                 return self._open_block(AnswerText("")) + self._encode_delta(TextPiece(event.text))
             case ReasoningDelta() if event.text:
                 return self._open_block(AnswerThinking("", "")) + self._encode_delta(
@@ -218,7 +221,7 @@ class MessagesStreamEncoder:
             case Started():
                 return self._encode_start(event)
             case Finished():
-                self._end = _build_end(event.reason, event.stop)
+                self._end = _build_end(event.reason, event.stop, self._is_refusal)
                 is_empty = self._index < 0
                 return (self._open_block(AnswerText("")) if is_empty else b"") + self._close_block()
             case Usage() if self._end is not None:

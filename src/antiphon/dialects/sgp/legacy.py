@@ -435,7 +435,8 @@ def build_text_answer(
 def encode_answer(build_answer: AnswerBuilder, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
-    return _encode(build_answer(choice.text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
+    text = choice.text + choice.refusal
+    return _encode(build_answer(text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
 
 
 class LegacyStreamEncoder:

@@ -356,6 +356,10 @@ class AnswerReader:
             self._byte_count += len(text) if text.isascii() else measure_text(text)
             reader.text_length += len(text)
             events.append(TextDelta(index, text, scores=reader.take_scores() if reader.scores else ()))
+        if message.refusal:
+            self._byte_count += measure_text(message.refusal)
+            reader.text_length += len(message.refusal)
+            events.append(TextDelta(index, message.refusal, scores=reader.take_scores(), is_refusal=True))
         if message.audio is not None:
             events += self._read_speech(message.audio, index, reader)
         for call in message.tool_calls or ():
@@ -495,7 +499,7 @@ def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
             raise ValueError("the answer has a part that is neither text nor reasoning")
         reasoning += "".join(map(_join_thinking, content))
         content = "".join([part.text or "" for part in content])
-    return reasoning, content + message.refusal if message.refusal else content
+    return reasoning, content
 
 
 def _has_content(message: MessageWire) -> bool:
