@@ -42,6 +42,7 @@ BORDERS = {
     "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
+        "antiphon.bodies",
         "antiphon.domain.fields",
         "antiphon.domain.values",
         "antiphon.cli.client",

@@ -16,6 +16,7 @@ LAYERS = {
     "antiphon.regular_files": 0,
     "antiphon.task_group": 0,
     "antiphon.validation_messages": 0,
+    "antiphon.bodies": 1,
     "antiphon.domain": 1,
     "antiphon.settings": 1,
     "antiphon.processes.sandbox": 1,

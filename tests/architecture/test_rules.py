@@ -31,6 +31,7 @@ BROAD_EXCEPT = {
 }
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (
+    "antiphon.bodies",
     "antiphon.domain.fields",  # the types of requests
     "antiphon.settings",
     "antiphon.dialects",

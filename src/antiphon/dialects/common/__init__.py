@@ -1,2 +1,1 @@
-"""Code that several dialects share: field tables, strict JSON, wire types, decoding, encoding, and
-endpoints."""
+"""Code that several dialects share: field tables, wire types, decoding, encoding, and endpoints."""

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import Answer, ModelEntry, Request, Response, Services
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.errors import InvalidValue
 
 VERSION_HEADER = b"anthropic-version"

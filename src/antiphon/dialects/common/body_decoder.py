@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from antiphon.bodies.strict_json import convert, read_object
 from antiphon.dialects.common.field_table import FieldReport, FieldSupport, FieldTable
 from antiphon.dialects.common.request_types import BodyShape
-from antiphon.dialects.common.strict_json import convert, read_object
 
 SEPARATORS = (b"[", b"{", b":", b",")
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.constraints.json_schema.lowering import parse_json, relax_schema
 from antiphon.constraints.regexes import require_whitespace
 from antiphon.dialects.common.request_types import CommonRequest, ResponseFormat, StructuredOutputs
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.request import Constraint, ConstraintKind, SchemaDeclaration
 from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue, MissingParameter

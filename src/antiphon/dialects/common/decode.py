@@ -10,6 +10,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
+from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
 from antiphon.dialects.common.encode import read_retrieval
@@ -24,7 +25,6 @@ from antiphon.dialects.common.request_types import (
     MemoryParameters,
     MemoryShape,
 )
-from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import read_tools
 from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
 from antiphon.domain.fields import INT32_MAX, LONGEST_TAG

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.common.strict_json import MAX_SHOWN_KEY, sanitize_key
+from antiphon.bodies.strict_json import MAX_SHOWN_KEY, sanitize_key
 from antiphon.domain.fields import Need
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.common.request_types import ImageUrlShape, InputAudioShape
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.messages import MediaContent, MediaKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
+from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import UNKNOWN_MEDIA, FieldScope, filter_fields
 from antiphon.dialects.common.media import read_audio, read_image
@@ -21,7 +22,6 @@ from antiphon.dialects.common.request_types import (
     RefusalPart,
     TextPart,
 )
-from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_function, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_fields import is_only_signature, read_signature, read_thinking_blocks
 from antiphon.domain.messages import CacheControl, Content, Message, Role, TextContent, ToolCall, Tools

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
@@ -17,7 +18,6 @@ from antiphon.dialects.common.request_types import (
     ToolChoiceShape,
     ToolShape,
 )
-from antiphon.dialects.common.strict_json import describe_value, sanitize_key
 from antiphon.domain.messages import CacheControl, Tool, ToolChoice, Tools
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter

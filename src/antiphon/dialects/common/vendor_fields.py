@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.bodies.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.request_types import (
     ChatCompletionRequest,
     ChatMessage,
@@ -26,7 +27,6 @@ from antiphon.dialects.common.request_types import (
     PredictionShape,
     SpeechShape,
 )
-from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.domain.request import NO_VENDOR_OPTIONS, SPEECH, Prediction, SpeechOptions, VendorOptions
 from antiphon.domain.values import replace

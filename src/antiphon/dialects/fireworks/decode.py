@@ -7,6 +7,7 @@ The decoder of `/v1` reads the fields with the same meaning.
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.bodies.strict_json import read_object
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import (
@@ -37,7 +38,6 @@ from antiphon.dialects.common.request_types import (
     ToolChoiceShape,
 )
 from antiphon.dialects.common.request_types import ResponseFormat as OpenAIFormat
-from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools, require_known_tool
 from antiphon.dialects.common.vendor_fields import join_prediction, read_vendor_options
 from antiphon.dialects.fireworks.fields import FIELD_TABLE, FireworksScope, filter_fields

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.dialects.common.strict_json import describe_value, sanitize_key
+from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.dialects.jamai.models import build_id
 from antiphon.dialects.jamai.table_endpoints import to_datetime
 from antiphon.domain.values import replace

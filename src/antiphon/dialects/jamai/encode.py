@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
+from antiphon.bodies.strict_json import read_object, sanitize_key
 from antiphon.dialects.base import GenerationCall, Headers, Request, ResponseMeta
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import build_extras, build_references, build_usage, encode_chat
 from antiphon.dialects.common.response_types import ChatChunkChoice
-from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.dialects.jamai.wire_types import (
     JamaiDelta,
     JamaiError,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from antiphon.bodies.strict_json import convert, read_object
 from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
@@ -22,7 +23,6 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.jamai.columns import (
     COLUMNS,
     ID,

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, read_form
+from antiphon.bodies.strict_json import convert, read_object
 from antiphon.dialects.base import (
     MULTIPART,
     Answer,
@@ -19,8 +21,6 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
-from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, read_form
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.jamai.columns import (
     MOST_COLUMNS,
     JamaiColumn,
@@ -291,7 +291,7 @@ def declare_files(max_file_bytes: int | None) -> tuple[Endpoint, Endpoint]:
 
 async def embed_file(request: Request, services: Services) -> Answer:
     """Adds a file, and answers when its chunks can be found."""
-    form = read_form(request)
+    form = read_form(request.body, request.headers)
     form.require_known(*JamaiUploadForm.__struct_fields__)
     file, table = form.require_file("file"), form.fields.get(TABLE_ID)
     if not table:

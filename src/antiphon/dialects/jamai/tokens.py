@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.bodies.strict_json import convert, read_object
 from antiphon.dialects.base import (
     JSON,
     Answer,
@@ -24,7 +25,6 @@ from antiphon.dialects.base import (
     Services,
     TokenService,
 )
-from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.jamai.encode import (
     PAGING,
     JamaiPage,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
@@ -12,7 +13,6 @@ from antiphon.dialects.common.decode import require_no_nul
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image, read_image_data
 from antiphon.dialects.common.request_types import BodyShape, CacheControlShape, ImageUrlShape
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.dialects.messages.fields import FIELD_TABLE, MessagesScope
 from antiphon.dialects.messages.wire_types import (

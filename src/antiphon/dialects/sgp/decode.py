@@ -8,6 +8,7 @@ wrong type stay unchanged. The decoder of `/v1` reads the fields with the same m
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from antiphon.bodies.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.base import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.body_decoder import BodyDecoder
@@ -17,7 +18,6 @@ from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import filter_stream_options
 from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.strict_json import convert, describe_value, sanitize_key
 from antiphon.dialects.common.tools import filter_tools, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_fields import (
     merge_extra_params,

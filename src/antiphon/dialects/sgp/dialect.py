@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import (
     Answer,
     CodecOptions,
@@ -38,7 +39,6 @@ from antiphon.dialects.common.openapi_schemas import (
     list_shapes,
 )
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status

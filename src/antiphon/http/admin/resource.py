@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon import validation_messages
+from antiphon.bodies.strict_json import read_object, sanitize_key
 from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
-from antiphon.dialects.common.strict_json import read_object, sanitize_key
 from antiphon.domain.identity import Actor, Right, matches
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.models import STAR

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
-from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.ledger import (

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
-from antiphon.dialects.common.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import answer_json, decode_request
@@ -170,7 +170,7 @@ async def list_documents(request: Request, services: Services) -> Answer:
 async def add_document(request: Request, services: Services) -> Answer:
     """Stores a file, and answers with its document. The status 202 means that the document is not ready
     yet."""
-    form = read_form(request)
+    form = read_form(request.body, request.headers)
     form.require_known(*FIELDS)
     table = request.path_params["table"]
     upload, wait = read_upload(form), form.read_flag("wait")

@@ -1,5 +1,5 @@
 """Parses a request body strictly: UTF-8, one JSON object, no repeated key, no NaN, no lone surrogate. Then
-converts it to a wire type.
+converts it to a type.
 
 msgspec's parser would keep only the last of two equal keys. The standard library's parser reports every pair,
 so it is used. A large body can be parsed in a thread without blocking other threads for long. In a large
@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,12 +28,29 @@ MAX_NODES = 1 << 17
 """The most objects, lists and keys in one body. Parsing this many takes about 0.1 seconds. A body with 4,096
 messages has a tenth of them."""
 
+NODES = (b"[", b"{", b":")
+"""Each of these bytes stands for a list, an object or a key, unless it is part of a string."""
+
 MAX_SHOWN_KEY = 64
 """The most characters of a caller's key in an error."""
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A JSON string, or the rest of the text after an unclosed quote. The time of a match is linear in its
 length."""
+
+TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
+"""Matches strings, even unclosed ones, and JSON's punctuation."""
+
+LONGEST_PATH = 200
+"""The most characters of a path that an error repeats."""
+
+SHORT_WORD = re.compile(r"[\w.:/ -]{1,32}", re.ASCII)
+"""A wrong choice that an error quotes: no longer than a misspelled name, and shorter than a key."""
+
+LENGTH_UNITS = (" items", " characters")
+"""The units of limits on a length. An error about such a limit also contains the actual length."""
+
+Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
 class _RepeatedKeyError(ValueError):
@@ -44,9 +61,42 @@ class _ConstantError(ValueError):
     """Raised for NaN or an infinity, which JSON does not have. The message is the constant."""
 
 
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        keys: set[str] = set()
+        for key, _ in pairs:
+            if key in keys:
+                raise _RepeatedKeyError(sanitize_key(key))
+            keys.add(key)
+    return members
+
+
+def _refuse_constant(name: str) -> float:
+    raise _ConstantError(name)
+
+
+_FAST_DECODER = json.JSONDecoder(object_pairs_hook=_require_unique_keys, parse_constant=_refuse_constant)
+
+_YIELDING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_require_unique_keys,
+    parse_constant=_refuse_constant,
+    parse_int=lambda digits: int(digits),  # noqa: PLW0108
+    parse_float=lambda digits: float(digits),  # noqa: PLW0108
+)
+"""The decoder for large bodies, which are parsed in a thread. It calls Python functions for numbers, so other
+threads can run in between."""
+
+
 def read_object(body: bytes) -> dict[str, Any]:
     """Returns the object in a body. Raises MalformedBody with the error and its position."""
-    text = _decode_utf8(body)
+    body = body.removeprefix(BOM_UTF8)  # some programs of Windows write a byte order mark
+    if not body:
+        raise MalformedBody("the body is empty; send a JSON object")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as problem:
+        raise MalformedBody(f"the body is not valid UTF-8 (byte {problem.start})") from None
     if len(body) > DENSE_BODY:
         _require_few_nodes(body)
     try:
@@ -80,23 +130,8 @@ def describe_value(value: object) -> str:
 
 def sanitize_key(key: str) -> str:
     """Returns a caller's key in a printable, short form for an error."""
-    printable = key.encode("ascii", "backslashreplace").decode()
-    printable = "".join(
-        character if character.isprintable() else "?" for character in printable[: MAX_SHOWN_KEY + 1]
-    )
+    printable = _escape_unprintable(key[: MAX_SHOWN_KEY + 1])
     return printable if len(printable) <= MAX_SHOWN_KEY else printable[:MAX_SHOWN_KEY] + "..."
-
-
-def _decode_utf8(body: bytes) -> str:
-    """Decodes a body without its byte order mark, which some programs of Windows write. Raises MalformedBody
-    if it is empty or not UTF-8."""
-    body = body.removeprefix(BOM_UTF8)
-    if not body:
-        raise MalformedBody("the body is empty; send a JSON object")
-    try:
-        return body.decode()
-    except UnicodeDecodeError as problem:
-        raise MalformedBody(f"the body is not valid UTF-8 (byte {problem.start})") from None
 
 
 def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
@@ -111,7 +146,7 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
         raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
     except json.JSONDecodeError as problem:
         position = f"line {problem.lineno} column {problem.colno}"
-        param = find_path(text, problem.pos) if len(text) <= DENSE_BODY else None
+        param = _find_path(text, problem.pos) if len(text) <= DENSE_BODY else None
         raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {position}", param=param) from None
     except ValueError:
         param = _locate(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
@@ -121,65 +156,28 @@ def _parse_json(text: str, decoder: json.JSONDecoder) -> object:
 def _locate(text: str, pattern: str) -> str | None:
     """Returns the path of the value at the pattern's first match outside strings. Returns None for a large
     text, because the search takes too long."""
-    position = find_outside_strings(text, pattern) if len(text) <= DENSE_BODY else None
-    return None if position is None else find_path(text, position)
-
-
-def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds an object from its pairs. Raises _RepeatedKeyError if a key is repeated."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        keys: set[str] = set()
-        for key, _ in pairs:
-            if key in keys:
-                raise _RepeatedKeyError(sanitize_key(key))
-            keys.add(key)
-    return members
-
-
-def _refuse_constant(name: str) -> float:
-    """Raises _ConstantError."""
-    raise _ConstantError(name)
-
-
-def _parse_int(digits: str) -> int:
-    return int(digits)
-
-
-def _parse_float(digits: str) -> float:
-    return float(digits)
-
-
-_FAST_DECODER = json.JSONDecoder(object_pairs_hook=_require_unique_keys, parse_constant=_refuse_constant)
-_YIELDING_DECODER = json.JSONDecoder(
-    object_pairs_hook=_require_unique_keys,
-    parse_constant=_refuse_constant,
-    parse_int=_parse_int,
-    parse_float=_parse_float,
-)
-"""The decoder for large bodies, which are parsed in a thread. It calls Python functions for numbers, so other
-threads can run in between."""
+    if len(text) > DENSE_BODY:
+        return None
+    combined = re.compile(rf"(?P<string>{TOKENS.pattern})|(?P<found>{pattern})", re.DOTALL)
+    for match in combined.finditer(text):
+        if match["found"] is not None:
+            return _find_path(text, match.start())
+    return None
 
 
 def _require_few_nodes(body: bytes) -> None:
-    """Raises MalformedBody if the body has too many nodes. Counts certain bytes first, and nodes only if
-    there are many such bytes. Other threads can run meanwhile."""
-    if sum(body.count(byte) for byte in (b"[", b"{", b":")) <= MAX_NODES:
+    """Raises MalformedBody if the body has too many nodes. Counts certain bytes first, and those outside
+    strings only if there are many. Other threads can run meanwhile."""
+    if sum(map(body.count, NODES)) <= MAX_NODES:
         return
-    nodes = 0
-    for start, end in _split_outside_strings(body):
-        nodes += sum(body.count(byte, start, end) for byte in (b"[", b"{", b":"))
-        if nodes > MAX_NODES:
-            raise MalformedBody(f"the body has more than {MAX_NODES:,} objects, lists and keys")
-
-
-def _split_outside_strings(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the start and the end of each section outside strings."""
-    start = 0
+    nodes = start = 0
     for string in STRING.finditer(body):
-        yield start, string.start()
+        nodes += sum(body.count(byte, start, string.start()) for byte in NODES)
         start = string.end()
-    yield start, len(body)
+        if nodes > MAX_NODES:
+            break
+    if nodes + sum(body.count(byte, start) for byte in NODES) > MAX_NODES:
+        raise MalformedBody(f"the body has more than {MAX_NODES:,} objects, lists and keys")
 
 
 def _refuse_lone_surrogates(value: object) -> None:
@@ -210,15 +208,9 @@ def _find_unencodable(value: object, path: str) -> Iterator[str]:
             yield from _find_unencodable(member, f"{path}[{index}]")
 
 
-TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]', re.DOTALL)
-"""Matches strings, even unclosed ones, and JSON's punctuation."""
-
-LONGEST_PATH = 200
-"""The most characters of a path that an error repeats."""
-
-
-def find_path(text: str, position: int) -> str | None:
-    """Returns the path of the value at a position; None for the outermost value."""
+def _find_path(text: str, position: int) -> str | None:
+    """Returns the path of the value at a position, such as `messages[0].role`; None for the outermost value.
+    A long path is cut."""
     steps: list[str | int | None] = []
     """For each open object or list: its current key or index. None before an object's first key."""
     last_text = ""
@@ -237,46 +229,17 @@ def find_path(text: str, position: int) -> str | None:
             steps[-1] = last_text
         else:
             last_text = character[1:-1]
-    return _join_path(steps)
-
-
-def find_outside_strings(text: str, pattern: str) -> int | None:
-    """Returns the position of the first match outside all strings, or None."""
-    combined = re.compile(rf"(?P<string>{TOKENS.pattern})|(?P<found>{pattern})", re.DOTALL)
-    matches = (match for match in combined.finditer(text) if match["found"] is not None)
-    first_match = next(matches, None)
-    return None if first_match is None else first_match.start()
-
-
-def _join_path(steps: list[str | int | None]) -> str | None:
-    """Joins the steps to one path, such as `messages[0].role`. A long path is cut."""
     path = ""
     for step in steps:
         if step is None:
             break
-        path += (
-            f"[{step}]"
-            if isinstance(step, int)
-            else f".{_escape_unprintable(step)}"
-            if path
-            else _escape_unprintable(step)
-        )
-    return path[:LONGEST_PATH] or None
+        path += f"[{step}]" if isinstance(step, int) else f".{_escape_unprintable(step)}"
+    return path.removeprefix(".")[:LONGEST_PATH] or None
 
 
 def _escape_unprintable(key: str) -> str:
-    """Returns the key in printable ASCII."""
     ascii_key = key.encode("ascii", "backslashreplace").decode()
     return "".join(character if character.isprintable() else "?" for character in ascii_key)
-
-
-SHORT_WORD = re.compile(r"[\w.:/ -]{1,32}", re.ASCII)
-"""A wrong choice that an error quotes: no longer than a misspelled name, and shorter than a key."""
-
-LENGTH_UNITS = (" items", " characters")
-"""The units of limits on a length. An error about such a limit also contains the actual length."""
-
-Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
 def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
@@ -303,7 +266,8 @@ def _explain(
         return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
     expected, received = problem.expected_value, validation_messages.find_value(value, path)
     if (problem.is_choice or path.endswith("role")) and (accepted_words := _list_choices(shape, path)):
-        expected = _join_words(accepted_words)
+        *words, last_word = accepted_words
+        expected = f"{', '.join(words)} or {last_word}" if words else last_word
         if isinstance(received, str) and SHORT_WORD.fullmatch(received):
             return InvalidValue(f"{path} must be {expected}; got {received!r}", param=path)
     received_text = (
@@ -312,11 +276,6 @@ def _explain(
         else describe_value(received)
     )
     return InvalidValue(f"{path} must be {expected}; got {received_text}", param=path or None)
-
-
-def _join_words(words: Sequence[str]) -> str:
-    """Joins words with commas, and the last one with `or`."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
@@ -334,7 +293,6 @@ def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:
-    """Returns the types of a union, or the type itself, without descriptions."""
     if isinstance(kind, inspect.Metadata):
         return _list_alternatives(kind.type)
     if isinstance(kind, inspect.UnionType):

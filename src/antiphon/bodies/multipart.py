@@ -1,13 +1,12 @@
 """Reads bodies of the type multipart/form-data (RFC 7578)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 from urllib.parse import unquote
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.base import Request
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnknownParameter
 
 MOST_PARTS = 32
@@ -78,12 +77,16 @@ class Form(Struct, frozen=True):
         return text == "true"
 
 
-def read_form(request: Request) -> Form:
-    """Reads a request's form. Raises MalformedBody, and InvalidValue for a repeated field."""
+def read_form(body: bytes, headers: Mapping[bytes, Sequence[bytes]]) -> Form:
+    """Reads the form of a request. Raises MalformedBody, and InvalidValue for a repeated field."""
+    (content_type,) = headers.get(b"content-type", [b""])
+    boundary = BOUNDARY.search(content_type)
+    if boundary is None:
+        raise MalformedBody("the header Content-Type has no boundary; let your client make the form")
     fields: dict[str, str] = {}
     files: dict[str, FormFile] = {}
-    for headers, content in _split_parts(request.body, _find_boundary(request)):
-        name, file = _read_part(headers, content)
+    for part_headers, content in _split_parts(body, boundary[1] or boundary[2]):
+        name, file = _read_part(part_headers, content)
         if name in fields or name in files:
             raise InvalidValue(f"{name[:40]} is sent twice; send one", param=name[:40])
         if file is not None:
@@ -93,15 +96,6 @@ def read_form(request: Request) -> Form:
         else:
             fields[name] = _decode(content)
     return Form(fields, files)
-
-
-def _find_boundary(request: Request) -> bytes:
-    """Returns the boundary between the parts. Raises MalformedBody."""
-    (content_type,) = request.headers.get(b"content-type", [b""])
-    match = BOUNDARY.search(content_type)
-    if match is None:
-        raise MalformedBody("the header Content-Type has no boundary; let your client make the form")
-    return match[1] or match[2]
 
 
 def _split_parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, bytes]]:

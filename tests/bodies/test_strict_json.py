@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from antiphon.dialects.common.strict_json import MAX_NODES, describe_value, read_object, sanitize_key
+from antiphon.bodies.strict_json import MAX_NODES, describe_value, read_object, sanitize_key
 from antiphon.errors import MalformedBody
 
 LONG = 1 << 17
