@@ -1,5 +1,6 @@
 """Several dialects in one server: each speaks below its prefix, in its errors too, and nowhere else."""
 
+import asyncio
 import json
 
 import pytest
@@ -14,7 +15,9 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
+from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.endpoints import declare_generation
+from antiphon.dialects.common.response_types import ChatChunkChoice
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
 from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
@@ -88,6 +91,31 @@ def edge_with(engine=None, key=None, others=None, **settings):
     )
 
 
+class CountingEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
+    """Numbers what it sends in a silence, and tells whether the answer has begun."""
+
+    number, has_begun = 0, False
+
+    def encode(self, event):
+        self.has_begun = True
+        return super().encode(event)
+
+    def keep_alive(self):
+        self.number += 1
+        return f": {self.number} {self.has_begun}\n\n".encode()
+
+
+class CountingChats(OpenAIChatCompletions):
+    def create_encoder(self, meta, call):
+        return CountingEncoder(ChatChunkBuilder(), meta, call)
+
+
+class Counting(Flat):
+    """The same with silences of its own."""
+
+    endpoints = (declare_generation("flat", FLAT_CHAT, "Chat", CountingChats(report_unknown=False)),)
+
+
 async def asked(edge, path, body=None, **how):
     async with serving_edge(edge) as (port, connections):
         return await Served(port, ScriptedEngine(), edge, connections).ask(path, body, **how)
@@ -133,6 +161,23 @@ async def test_too_large_headers_use_the_dialect_only_on_its_paths():
         elsewhere = await served.raw(large.replace(FLAT_CHAT.encode(), b"/elsewhere"))
     assert (refused.status, refused.json()) == (400, {"flat": "headers_too_large"})
     assert (elsewhere.status, elsewhere.error["code"]) == (431, "headers_too_large")
+
+
+async def test_a_silence_is_filled_by_the_encoder_of_its_stream_which_knows_what_it_sent():
+    gate = asyncio.Event()
+    edge = edge_with(
+        ScriptedEngine(ScriptedAnswer(gate=gate, pace=3600)),
+        others=Counting(),
+        keep_alive_interval=0.05,
+    )
+    async with serving_edge(edge) as (port, connections):
+        served = Served(port, ScriptedEngine(), edge, connections)
+        async with served.line() as line:
+            await line.send(request_bytes(FLAT_CHAT, HELLO | {"stream": True}))
+            await line.until(b": 1 False\n\n")
+            await line.until(b": 2 False\n\n")
+            gate.set()
+            await line.until(b" True\n\n")
 
 
 @pytest.mark.parametrize("path", ["/flatter", "/v1/flat", "/x", "/v1/nowhere", "//flat", "/FLAT"])

@@ -255,7 +255,7 @@ async def writing(disconnect_after: float = 30.0) -> tuple[EventWriter, HttpProt
     connection, transport = connect(handle)
     connection.data_received(request_bytes("/"))
     await asyncio.sleep(0)
-    return EventWriter(asked[0], StreamTimeouts(30.0, disconnect_after), list), connection, transport
+    return EventWriter(asked[0], StreamTimeouts(30.0, disconnect_after), list, bytes), connection, transport
 
 
 async def test_what_is_put_in_one_turn_is_written_at_once_with_the_head():

@@ -109,6 +109,11 @@ class StreamEncoder(Protocol):
     def encode_error(self, error: AntiphonError) -> bytes:
         """Returns the bytes that end a broken stream."""
 
+    def keep_alive(self) -> bytes:
+        """Returns the bytes to send after a silence, at any time before the end, even before the first
+        event."""
+        return KEEP_ALIVE
+
 
 class EventStream(Struct, frozen=True):
     """A response of server-sent events. Its status and headers are sent with the first event."""
@@ -117,8 +122,6 @@ class EventStream(Struct, frozen=True):
     encoder: StreamEncoder
     headers: Callable[[], Headers]
     """Returns further headers. It is called when the first event is sent."""
-    keep_alive: bytes = KEEP_ALIVE
-    """The bytes to send during a silence."""
 
 
 class FileStream(Struct, frozen=True):

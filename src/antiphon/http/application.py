@@ -143,7 +143,7 @@ class Application:
         def build_headers() -> list[tuple[bytes, bytes]]:
             return [*stream.headers(), *self._build_limit_headers(request)]
 
-        writer = EventWriter(exchange, self._stream_timeouts, build_headers, stream.keep_alive)
+        writer = EventWriter(exchange, self._stream_timeouts, build_headers, stream.encoder.keep_alive)
         last_event, encode = None, stream.encoder.encode
         try:
             with self._cancel_on_leave(request, exchange):

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 
-from antiphon.dialects.base import JSON, KEEP_ALIVE, FileStream, Headers, Response
+from antiphon.dialects.base import JSON, FileStream, Headers, Response
 from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import Struct
 from antiphon.http.in_flight import ClientLeft
@@ -157,9 +157,9 @@ class EventWriter:
         "_build_headers",
         "_byte_count",
         "_connection",
+        "_encode_keep_alive",
         "_exchange",
         "_interval",
-        "_keep_alive",
         "_last_progress_at",
         "_loop",
         "_parts",
@@ -173,15 +173,15 @@ class EventWriter:
         exchange: Exchange,
         timeouts: StreamTimeouts,
         build_headers: Callable[[], HeaderList],
-        keep_alive: bytes = KEEP_ALIVE,
+        encode_keep_alive: Callable[[], bytes],
     ) -> None:
         """`build_headers` returns further headers of the response. The writer calls it when the response
-        begins. `keep_alive`: the comment that is sent after a long pause."""
+        begins. `encode_keep_alive` returns what is sent after a long pause."""
         self._exchange = exchange
         self._connection = exchange.connection
         self._timeouts = timeouts
         self._build_headers = build_headers
-        self._keep_alive = keep_alive
+        self._encode_keep_alive = encode_keep_alive
         self._parts: list[bytes] = []
         self._byte_count = 0
         """The number of bytes in the waiting parts."""
@@ -246,7 +246,7 @@ class EventWriter:
         self._exchange.write(data, is_last)
 
     def _check_timeouts(self) -> None:
-        """Sends a comment after a long pause, or disconnects a client that does not read. Then sets the timer
+        """Sends something after a long pause, or disconnects a client that does not read. Then sets the timer
         again."""
         now, timeouts, is_paused = self._loop.time(), self._timeouts, self._connection.is_writing_paused
         timeout = timeouts.disconnect_after if is_paused else timeouts.keep_alive_after
@@ -257,6 +257,6 @@ class EventWriter:
         if is_paused:
             self._connection.transport.abort()
             return
-        self._parts.append(self._keep_alive)
+        self._parts.append(self._encode_keep_alive())
         self._flush()
         self._timer = self._loop.call_at(now + self._interval, self._check_timeouts)

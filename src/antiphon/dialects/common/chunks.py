@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.common.encode import (
     CHAT_PREFIX,
     FINISH_NAMES,
@@ -256,7 +256,7 @@ T = TypeVar("T")
 _ENCODED_PLACEHOLDER = _encode(TEXT_PLACEHOLDER)
 
 
-class OpenAIStreamEncoder(Generic[Part]):
+class OpenAIStreamEncoder(StreamEncoder, Generic[Part]):
     """Encodes one stream: events as data lines, then the usage in a chunk without choices, then the end.
 
     If a model can call tools or speak, the opening of a choice is delayed until its first event, because a

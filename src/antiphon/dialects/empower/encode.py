@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import (
     FINISH_NAMES,
@@ -74,7 +74,7 @@ def _build_message(choice: CollectedChoice) -> AnswerMessage:
     )
 
 
-class EmpowerStreamEncoder:
+class EmpowerStreamEncoder(StreamEncoder):
     """Encodes one stream. With one prompt, the last chunk of each choice contains the choice's usage. With
     several prompts or a vendor, only the last chunk of the stream contains the usage, for all choices
     together. A vendor reports the usage only at the end."""

@@ -57,9 +57,6 @@ from antiphon.validation_messages import STEP
 
 _encode = msgspec.json.Encoder().encode
 
-KEEP_ALIVE = b"\n"
-"""A blank line. JamAI's client ignores it."""
-
 QUERY = "query"
 """The start of a query parameter's path, such as `query.page`."""
 
@@ -173,6 +170,9 @@ class JamaiStreamEncoder(OpenAIStreamEncoder[ChatChunkChoice]):
 
     def encode_error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_jamai_error(error, self._request)
+
+    def keep_alive(self) -> bytes:
+        return b"\n"  # JamAI's client ignores a blank line
 
 
 class JamaiChatEncoder:

@@ -9,7 +9,6 @@ from antiphon.dialects.base import (
     JSON,
     Answer,
     Endpoint,
-    EventStream,
     GenerationCall,
     Handler,
     Request,
@@ -22,7 +21,7 @@ from antiphon.dialects.base import (
 from antiphon.dialects.common.embeddings import EmbeddingsAnswer, answer_embeddings
 from antiphon.dialects.common.endpoints import answer_generation, build_report_headers, decode_body
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank, list_modalities
-from antiphon.dialects.jamai.encode import KEEP_ALIVE, JamaiChatEncoder
+from antiphon.dialects.jamai.encode import JamaiChatEncoder
 from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.jamai.models import choose_model
 from antiphon.dialects.jamai.wire_types import (
@@ -70,8 +69,7 @@ class JamaiGeneration:
     async def answer_chat(self, request: Request, services: Services) -> Answer:
         """Answers a conversation."""
         encoder, origin = JamaiChatEncoder(request), Origin(DIALECT, JamaiScope.CHAT)
-        answer = await answer_generation(self._read_chat, encoder, origin, request, services)
-        return replace(answer, keep_alive=KEEP_ALIVE) if isinstance(answer, EventStream) else answer
+        return await answer_generation(self._read_chat, encoder, origin, request, services)
 
     async def _read_chat(self, request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
         """Decodes a body, and chooses the model if it names none."""

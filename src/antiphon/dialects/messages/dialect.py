@@ -35,7 +35,6 @@ from antiphon.dialects.common.openapi_schemas import (
 from antiphon.dialects.messages import wire_types
 from antiphon.dialects.messages.decode import OPTIONAL, decode_count, decode_messages
 from antiphon.dialects.messages.encode import (
-    PING,
     MessagesStreamEncoder,
     encode_error,
     encode_message,
@@ -128,7 +127,7 @@ def declare_messages(strict: bool) -> Endpoint:
         request_id = build_id_header(request)
         if isinstance(answered, EventStream):
             build_headers = answered.headers
-            return replace(answered, headers=lambda: build_headers() + request_id, keep_alive=PING)
+            return replace(answered, headers=lambda: build_headers() + request_id)
         return replace(answered, headers=answered.headers + request_id)
 
     return Endpoint(

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
 from antiphon.dialects.messages.decode import OWN_SIGNATURE
 from antiphon.dialects.messages.wire_types import (
     AnswerBlock,
@@ -97,10 +97,6 @@ def encode_event(event: StreamEvent) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
 
 
-PING = encode_event(Ping())
-"""What is sent during a silence."""
-
-
 def encode_message(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
@@ -187,7 +183,7 @@ def _build_usage(usage: Usage) -> MessageUsage:
     )
 
 
-class MessagesStreamEncoder:
+class MessagesStreamEncoder(StreamEncoder):
     """Encodes one stream. One block is open at a time, and blocks have the indexes 0, 1, 2."""
 
     def __init__(self, meta: ResponseMeta, call: GenerationCall) -> None:
@@ -235,6 +231,9 @@ class MessagesStreamEncoder:
     def encode_error(self, error: AntiphonError) -> bytes:
         """Encodes the end of a broken stream."""
         return b"event: error\ndata: %b\n\n" % encode_error(error)
+
+    def keep_alive(self) -> bytes:
+        return encode_event(Ping())
 
     def _encode_start(self, event: Started) -> bytes:
         """Encodes the first event, with the prompt's tokens."""

@@ -439,7 +439,7 @@ def encode_answer(build_answer: AnswerBuilder, generation: CollectedGeneration) 
     return _encode(build_answer(text, FINISH_NAMES[choice.reason], _build_usage(generation.usage)))
 
 
-class LegacyStreamEncoder:
+class LegacyStreamEncoder(StreamEncoder):
     """Encodes one stream."""
 
     def __init__(self, build_answer: AnswerBuilder) -> None:
