@@ -6,6 +6,7 @@ from dataclasses import dataclass
 MESSAGE = re.compile(r"^(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 EXPECTED = re.compile(
     r"^Expected `(?P<types>[^`]*)`(?P<bound> of length)?(?: (?P<sign>[<>]=?) (?P<limit>\S+))?"
+    r"(?: matching regex '(?P<pattern>.*)')?"
 )
 STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
@@ -45,6 +46,11 @@ class ValidationProblem:
         return self.text.startswith("Invalid enum value")
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether the field takes only texts of a pattern, and the value is none of them."""
+        return "matching regex" in self.text
+
+    @property
     def expected_value(self) -> str:
         """The expected value, as in `a number of at most 2`."""
         match = EXPECTED.match(self.text)
@@ -53,6 +59,8 @@ class ValidationProblem:
             return "a number within its range" if is_range else "one of the accepted values"
         type_names = [TYPE_NAMES.get(name, name) for name in match["types"].split(" | ") if name != "null"]
         expected = " or ".join(type_names)
+        if match["pattern"] is not None:
+            return f"{expected} that matches {match['pattern']}"
         if match["sign"] is None:
             return expected
         limit = match["limit"].removesuffix(".0")

@@ -115,7 +115,7 @@ async def test_what_makes_no_sense_is_refused_by_name(server):
 
 async def test_a_refusal_says_what_would_have_been_taken(server):
     for field, value, said in (
-        ("kind", "root", "must be access_token or service or admin"),
+        ("kind", "root", "must be access_token, service or admin; got 'root'"),
         ("note", "x" * 3000, "at most 2000"),
     ):
         body = {"kind": "service", "project": "default", field: value}

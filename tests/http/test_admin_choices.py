@@ -6,9 +6,9 @@ from enum import Enum
 import pytest
 from msgspec import Struct, inspect
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.errors import InvalidValue
 from antiphon.http.admin import keys, limits, prices, recording, tenants
-from antiphon.http.admin.resource import decode_request
 
 
 def found(shape, kind, path=()):
@@ -64,7 +64,7 @@ def placed(kind, path, word):
 def test_a_refusal_names_what_is_taken(shape, path, words):
     body = inspect.type_info(shape), path, "nonsense"
     with pytest.raises(InvalidValue) as refused:
-        decode_request(json.dumps(placed(*body)).encode(), shape)
+        decode_json(json.dumps(placed(*body)).encode(), shape)
     assert all(word in refused.value.message for word in words)
     assert "accepted values" not in refused.value.message
 

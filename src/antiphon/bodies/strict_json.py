@@ -50,6 +50,9 @@ SHORT_WORD = re.compile(r"[\w.:/ -]{1,32}", re.ASCII)
 LENGTH_UNITS = (" items", " characters")
 """The units of limits on a length. An error about such a limit also contains the actual length."""
 
+EXPECTED = "expected"
+"""The key in `Meta.extra` of a text with a pattern. Its value says what an error asks for."""
+
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
@@ -242,6 +245,11 @@ def _escape_unprintable(key: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in ascii_key)
 
 
+def decode_json(body: bytes, shape: type[Wire]) -> Wire:
+    """Decodes a body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
+    return convert(read_object(body), shape)
+
+
 def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
     """Converts a value to the wire type `shape`. Raises InvalidValue, MissingParameter or
     UnknownParameter."""
@@ -265,7 +273,13 @@ def _explain(
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {problem.expected_value} at each key", param=name)
     expected, received = problem.expected_value, validation_messages.find_value(value, path)
-    if (problem.is_choice or path.endswith("role")) and (accepted_words := _list_choices(shape, path)):
+    types = _list_types(shape, path)
+    if problem.is_pattern:
+        described = [
+            kind.extra[EXPECTED] for kind in types if isinstance(kind, inspect.Metadata) and kind.extra
+        ]
+        expected = described[0] if described else expected
+    elif (problem.is_choice or path.endswith("role")) and (accepted_words := _list_choices(types)):
         *words, last_word = accepted_words
         expected = f"{', '.join(words)} or {last_word}" if words else last_word
         if isinstance(received, str) and SHORT_WORD.fullmatch(received):
@@ -275,39 +289,39 @@ def _explain(
         if isinstance(received, list | str | dict) and expected.endswith(LENGTH_UNITS)
         else describe_value(received)
     )
-    return InvalidValue(f"{path} must be {expected}; got {received_text}", param=path or None)
+    return InvalidValue(f"{path or 'the body'} must be {expected}; got {received_text}", param=path or None)
 
 
-def _list_choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """Returns the words that a wire type accepts at a path; empty if it accepts no fixed words."""
-    alternatives = _list_alternatives(inspect.type_info(shape))
+def _list_types(shape: type[msgspec.Struct], path: str) -> list[inspect.Type]:
+    """Returns the types that a wire type accepts at a path, each after what `Meta` says of it."""
+    types = _list_alternatives(inspect.type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
-        alternatives = [member for kind in alternatives for member in _list_members(kind, name)]
-    return tuple(
-        word
-        for kind in alternatives
-        if isinstance(kind, inspect.LiteralType)
-        for word in kind.values
-        if isinstance(word, str)
-    )
+        members: list[inspect.Type] = []
+        for kind in types:
+            if isinstance(kind, inspect.ListType):
+                members += _list_alternatives(kind.item_type)
+            elif isinstance(kind, inspect.StructType):
+                for field in kind.fields:
+                    if field.encode_name == name:
+                        members += _list_alternatives(field.type)
+        types = members
+    return types
 
 
 def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:
     if isinstance(kind, inspect.Metadata):
-        return _list_alternatives(kind.type)
+        return [kind, *_list_alternatives(kind.type)]
     if isinstance(kind, inspect.UnionType):
         return [alternative for each in kind.types for alternative in _list_alternatives(each)]
     return [kind]
 
 
-def _list_members(kind: inspect.Type, name: str) -> list[inspect.Type]:
-    """Returns the types of a struct's member, or of a list's items."""
-    if isinstance(kind, inspect.ListType):
-        return _list_alternatives(kind.item_type)
-    fields = kind.fields if isinstance(kind, inspect.StructType) else ()
-    return [
-        member_type
-        for field in fields
-        if field.encode_name == name
-        for member_type in _list_alternatives(field.type)
-    ]
+def _list_choices(types: list[inspect.Type]) -> list[str]:
+    """Returns the words that types accept; empty if they accept no fixed words."""
+    values: list[object] = []
+    for kind in types:
+        if isinstance(kind, inspect.LiteralType):
+            values += kind.values
+        elif isinstance(kind, inspect.EnumType):
+            values += [member.value for member in kind.cls]
+    return [word for word in values if isinstance(word, str)]

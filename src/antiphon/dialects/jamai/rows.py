@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from antiphon.bodies.strict_json import convert, read_object
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
@@ -189,7 +189,7 @@ def _declare_view() -> list[Mapping[str, Any]]:
 
 async def add_rows(request: Request, services: Services) -> Answer:
     """Adds rows with their vectors."""
-    body = convert(read_object(request.body), NewJamaiRows)
+    body = decode_json(request.body, NewJamaiRows)
     info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     paths, columns = [f"data[{index}]" for index in range(len(body.data))], load_columns(info)
     chunks = [read_row(row, columns, path) for row, path in zip(body.data, paths, strict=True)]
@@ -265,7 +265,7 @@ async def show_row(request: Request, services: Services) -> Answer:
 
 async def change_rows(request: Request, services: Services) -> Answer:
     """Changes cells of rows. All rows are checked and embedded before the first one is changed."""
-    body = convert(read_object(request.body), ChangedJamaiRows)
+    body = decode_json(request.body, ChangedJamaiRows)
     tables, table = services.knowledge, body.table_id
     columns = load_columns(await tables.index.get_table(request.actor.project, table))
     changed_chunks = {}
@@ -279,7 +279,7 @@ async def change_rows(request: Request, services: Services) -> Answer:
 
 async def delete_rows(request: Request, services: Services) -> Answer:
     """Removes rows."""
-    body = convert(read_object(request.body), RemovedJamaiRows)
+    body = decode_json(request.body, RemovedJamaiRows)
     if body.where:
         raise UnsupportedParameter(
             "where is not supported: rows are not chosen by conditions; send row_ids", param="where"
@@ -349,7 +349,7 @@ def declare_search() -> Endpoint:
 
 async def search_rows(request: Request, services: Services) -> Answer:
     """Answers a search with rows, the best first."""
-    body = convert(read_object(request.body), JamaiSearch)
+    body = decode_json(request.body, JamaiSearch)
     info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     model = await _find_reranker(body.reranking_model, request, services)
     context = build_context(request, services, SEARCH_PATH)

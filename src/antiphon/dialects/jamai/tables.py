@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, read_form
-from antiphon.bodies.strict_json import convert, read_object
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import (
     MULTIPART,
     Answer,
@@ -158,7 +158,7 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 async def create_table(request: Request, services: Services) -> Answer:
     """Creates a table."""
-    body = convert(read_object(request.body), NewJamaiTable)
+    body = decode_json(request.body, NewJamaiTable)
     attributes = encode_columns(body.cols)
     model: str | AutomaticModel = AutomaticModel.FIRST
     if body.embedding_model:

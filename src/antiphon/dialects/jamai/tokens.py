@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from antiphon.bodies.strict_json import convert, read_object
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import (
     JSON,
     Answer,
@@ -143,7 +143,7 @@ def _declare_token_endpoint(
 async def create_token(request: Request, services: Services) -> Answer:
     """Creates a token of the calling user. Only this answer contains it."""
     tokens, actor = _require_service(services), request.actor
-    body = convert(read_object(request.body), NewPat)
+    body = decode_json(request.body, NewPat)
     _require_no_meta(body.meta)
     _require_name(body.name)
     if actor.user is None:
@@ -168,7 +168,7 @@ async def change_token(request: Request, services: Services) -> Answer:
     """Changes the name or the end of a token."""
     tokens, actor = _require_service(services), request.actor
     pat_id = ListQuery(request, "pat_id").require("pat_id")
-    change = convert(read_object(request.body), PatChange)
+    change = decode_json(request.body, PatChange)
     _require_no_meta(change.meta)
     changed_values: dict[str, Any] = {}
     if change.name is not None:

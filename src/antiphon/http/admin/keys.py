@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import EXPECTED, decode_json
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import PATH_PATTERN, Grant, Key, KeyKind
@@ -24,7 +25,6 @@ from antiphon.http.admin.resource import (
     answer_page,
     declare_endpoint,
     declare_paging,
-    decode_request,
 )
 from antiphon.http.admin.tenants import EmptyBody
 from antiphon.services.policy import MAX_LIMITS, KeyRequest, LimitRequest
@@ -36,7 +36,15 @@ MAX_PATTERNS = 100
 
 Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
 
-PathPattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PATH_PATTERN)]
+PathPattern = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=300,
+        pattern=PATH_PATTERN,
+        extra={EXPECTED: "a path pattern, which begins with / or *"},
+    ),
+]
 
 PathPatterns = Annotated[list[PathPattern], Meta(max_length=MAX_PATTERNS)]
 
@@ -195,7 +203,7 @@ class KeyResource:
 
     async def add_key(self, request: Request) -> Response:
         """Creates a key, and shows its secret this once."""
-        key_request = decode_request(request.body, NewKey).to_request()
+        key_request = decode_json(request.body, NewKey).to_request()
         actor = request.actor
         issued = await self._tenants.add_key(actor, key_request)
         return answer_json(
@@ -204,20 +212,20 @@ class KeyResource:
 
     async def change_key(self, request: Request) -> Response:
         """Changes the note, the allowed models and endpoints, or the expiry."""
-        body = decode_request(request.body, KeyChange)
+        body = decode_json(request.body, KeyChange)
         id_, actor = request.path_params["key"], request.actor
         changed = await self._tenants.change_key(actor, id_, body.apply_to)
         return self._answer_key(changed, self._warnings.warn_of_key(actor, changed))
 
     async def rotate_key(self, request: Request) -> Response:
         """Creates a successor. The old key ends after the overlap."""
-        overlap = decode_request(request.body, Rotation).overlap
+        overlap = decode_json(request.body, Rotation).overlap
         issued = await self._tenants.rotate_key(request.actor, request.path_params["key"], overlap)
         return answer_json(build_new_key_card(issued), 201)
 
     async def revoke_key(self, request: Request) -> Response:
         """Ends a key now."""
-        decode_request(request.body, EmptyBody)
+        decode_json(request.body, EmptyBody)
         return await self.end_key(request)
 
     async def end_key(self, request: Request) -> Response:

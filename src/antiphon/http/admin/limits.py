@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Subject, Window
@@ -25,7 +26,6 @@ from antiphon.http.admin.resource import (
     declare_endpoint,
     declare_paging,
     declare_parameter,
-    decode_request,
     read_query,
 )
 from antiphon.services.limits import LimitService
@@ -159,14 +159,14 @@ class LimitResource:
 
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
-        limit_request = decode_request(request.body, NewLimit).to_request()
+        limit_request = decode_json(request.body, NewLimit).to_request()
         if limit_request.subject is Subject.MODEL:
             self._require_model(limit_request.target)
         return self._answer_limit(request.actor, await self._limits.add(request.actor, limit_request), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the amount and the note."""
-        body = decode_request(request.body, LimitChange)
+        body = decode_json(request.body, LimitChange)
         changed = await self._limits.change(
             request.actor, request.path_params["limit"], body.amount, body.note
         )

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import EXPECTED, decode_json
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
@@ -24,13 +25,26 @@ from antiphon.http.admin.resource import (
     answer_page,
     declare_endpoint,
     declare_paging,
-    decode_request,
 )
 from antiphon.services.prices import PriceRequest, PriceService
 
-Amount = Annotated[str, Meta(pattern=DECIMAL, examples=["0.15"])]
+Amount = Annotated[
+    str,
+    Meta(
+        pattern=DECIMAL,
+        examples=["0.15"],
+        extra={EXPECTED: "a decimal text of at most nine digits behind the point, and seven before it: 0.15"},
+    ),
+]
 
-Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}(?![\s\S])", examples=["USD"])]
+Currency = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Z]{3}(?![\s\S])",
+        examples=["USD"],
+        extra={EXPECTED: "three capital letters, as in ISO 4217: USD"},
+    ),
+]
 
 
 class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,13 +162,13 @@ class PriceResource:
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""
-        price_request = decode_request(request.body, NewPrice).to_request()
+        price_request = decode_json(request.body, NewPrice).to_request()
         self._warnings.require_used_price(request.actor, price_request.models)
         return self._answer_price(request.actor, await self._prices.add(request.actor, price_request), 201)
 
     async def change(self, request: Request) -> Response:
         """Changes the note and the end."""
-        body = decode_request(request.body, PriceChange)
+        body = decode_json(request.body, PriceChange)
         id_ = request.path_params["price"]
         changed = await self._prices.change(request.actor, id_, body.note, body.choose_end)
         return self._answer_price(request.actor, changed)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
@@ -15,7 +16,6 @@ from antiphon.http.admin.resource import (
     declare_endpoint,
     declare_page_size,
     declare_parameter,
-    decode_request,
     read_page_size,
     read_query,
 )
@@ -117,7 +117,7 @@ class RecordingResource:
 
     async def turn_on(self, request: Request) -> Response:
         """Turns on the recording of a project's requests."""
-        policy = decode_request(request.body, NewRecording).to_request()
+        policy = decode_json(request.body, NewRecording).to_request()
         project = request.path_params["project"]
         return answer_json(
             build_project_card(await self._recordings.set_recording(request.actor, project, policy))

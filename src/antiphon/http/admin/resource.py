@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon import validation_messages
-from antiphon.bodies.strict_json import read_object, sanitize_key
+from antiphon.bodies.strict_json import EXPECTED, sanitize_key
 from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
 from antiphon.domain.identity import Actor, Right, matches
-from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.domain.models import STAR
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import (
@@ -21,23 +19,38 @@ from antiphon.domain.tenancy import (
     NOTE_PATTERN,
     PLAIN_PATTERN,
     Key,
-    KeyKind,
-    ProjectRole,
-    Redaction,
 )
 from antiphon.engines.registry import ModelRegistry
-from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, ModelNotFound, UnknownParameter
+from antiphon.errors import InvalidValue, ModelNotFound, UnknownParameter
 from antiphon.services.prices import PriceService
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        pattern=NAME_PATTERN,
+        extra={EXPECTED: "a text without control characters, not of blanks alone"},
+    ),
+]
 
-Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE_PATTERN)]
+Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE_PATTERN, extra={EXPECTED: "a text without NUL"})]
 
-Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=EMAIL_PATTERN)]
+Email = Annotated[
+    str, Meta(min_length=3, max_length=320, pattern=EMAIL_PATTERN, extra={EXPECTED: "an email address"})
+]
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
-Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN_PATTERN)]
+Pattern = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=300,
+        pattern=PLAIN_PATTERN,
+        extra={EXPECTED: "a text without control characters"},
+    ),
+]
 
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
 
@@ -219,59 +232,6 @@ def answer_json(shape: msgspec.Struct, status: int = 200) -> Response:
     # No cache must store a new key.
     return Response(msgspec.json.encode(shape), status, headers=NO_STORE)
 
-
-def decode_request(body: bytes, shape: type[Shape]) -> Shape:
-    """Decodes a body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
-    try:
-        return msgspec.convert(read_object(body), shape)
-    except msgspec.ValidationError as error:
-        raise _explain_problem(validation_messages.parse_message(str(error))) from None
-
-
-def _explain_problem(problem: validation_messages.ValidationProblem) -> AntiphonError:
-    """Converts a validation problem to the error that the caller gets."""
-    if name := problem.missing_field:
-        return MissingParameter(f"{name} is missing", param=name)
-    if name := problem.unknown_field:
-        return UnknownParameter(f"unknown field {name}", param=name)
-    path = problem.path
-    expected = problem.expected_value
-    if problem.is_choice and (choices := EXPECTED_CHOICES.get(_get_field_name(path))):
-        expected = " or ".join(choices)
-    elif "matching regex" in problem.text:
-        expected = EXPECTED_TEXTS.get(_get_field_name(path), "a text without control characters")
-    return InvalidValue(f"{path or 'the body'} must be {expected}", param=path or None)
-
-
-def _get_field_name(path: str) -> str:
-    """Returns the name of the last field in a path such as `limits[0].amount`, without an index."""
-    return path.rpartition(".")[2].partition("[")[0]
-
-
-EXPECTED_TEXTS: Mapping[str, str] = MappingProxyType(
-    {
-        "email": "an email address",
-        **dict.fromkeys(("name", "target"), "a text without control characters, not of blanks alone"),
-        "note": "a text without NUL",
-        "endpoints": "a path pattern, which begins with / or *",
-        "currency": "three capital letters, as in ISO 4217: USD",
-        **dict.fromkeys(
-            ("input", "output", "cached", "request"),
-            "a decimal text of at most nine digits behind the point, and seven before it: 0.15",
-        ),
-    }
-)
-"""The accepted values of fields with a pattern, by the field's name."""
-
-EXPECTED_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "kind": tuple(KeyKind),
-    "role": tuple(ProjectRole),
-    "subject": tuple(Subject),
-    "measure": tuple(Measure),
-    "window": tuple(Window),
-    "redact": tuple(Redaction),
-}
-"""The accepted values of fields with fixed choices, by the field's name."""
 
 MAX_NAMES = 8
 """The most names in one sentence."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import (
     AuditEntry,
@@ -42,7 +43,6 @@ from antiphon.http.admin.resource import (
     declare_endpoint,
     declare_paging,
     declare_parameter,
-    decode_request,
     read_page_size,
     read_query,
     read_second,
@@ -286,13 +286,13 @@ class TenantResource:
 
     async def add_project(self, request: Request) -> Response:
         """Creates a project."""
-        body = decode_request(request.body, NewProject)
+        body = decode_json(request.body, NewProject)
         project = await self._tenants.add_project(request.actor, body.name, body.note)
         return answer_json(build_project_card(project), 201)
 
     async def change_project(self, request: Request) -> Response:
         """Changes the name or the note, or archives the project."""
-        body = decode_request(request.body, ProjectChange)
+        body = decode_json(request.body, ProjectChange)
         id_ = request.path_params["project"]
         changed = await self._tenants.change_project(request.actor, id_, body.name, body.note, body.archived)
         return answer_json(build_project_card(changed))
@@ -307,7 +307,7 @@ class TenantResource:
 
     async def put_member(self, request: Request) -> Response:
         """Makes a user a member, or changes the member's role."""
-        role = decode_request(request.body, Member).role
+        role = decode_json(request.body, Member).role
         project, user = request.path_params["project"], request.path_params["user"]
         membership = await self._tenants.put_member(request.actor, project, user, role)
         return answer_json(build_member_card(membership))
@@ -332,13 +332,13 @@ class TenantResource:
 
     async def add_user(self, request: Request) -> Response:
         """Creates a user."""
-        body = decode_request(request.body, NewUser)
+        body = decode_json(request.body, NewUser)
         user = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
         return answer_json(build_user_card(user), 201)
 
     async def change_user(self, request: Request) -> Response:
         """Changes the name, the email address or the note, or disables the user."""
-        body = decode_request(request.body, UserChange)
+        body = decode_json(request.body, UserChange)
         id_ = request.path_params["user"]
         changed = await self._tenants.change_user(request.actor, id_, body.apply_to, body.disabled)
         return answer_json(build_user_card(changed))

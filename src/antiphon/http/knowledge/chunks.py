@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import Answer, Endpoint, Request, Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, NotFound
-from antiphon.http.admin.resource import answer_json, declare_parameter, decode_request
+from antiphon.http.admin.resource import answer_json, declare_parameter
 from antiphon.http.knowledge.tables import (
     PAGING,
     TABLE,
@@ -197,7 +198,7 @@ async def list_chunks(request: Request, services: Services) -> Answer:
 
 async def add_chunks(request: Request, services: Services) -> Answer:
     """Embeds and adds chunks."""
-    chunks = [chunk.to_input() for chunk in decode_request(request.body, NewChunks).chunks]
+    chunks = [chunk.to_input() for chunk in decode_json(request.body, NewChunks).chunks]
     context = build_context(request, services, CHUNKS)
     added = await services.knowledge.add_chunks(request.path_params["table"], chunks, context)
     cards = [build_chunk_card(chunk) for chunk in added]
@@ -214,7 +215,7 @@ async def show_chunk(request: Request, services: Services) -> Answer:
 
 async def replace_chunk(request: Request, services: Services) -> Answer:
     """Replaces the content of a chunk, and embeds it anew."""
-    content = decode_request(request.body, NewChunk).to_input()
+    content = decode_json(request.body, NewChunk).to_input()
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     context = build_context(request, services, CHUNK)
     (changed,) = await services.knowledge.update_chunks(table, {chunk: content}, context)
@@ -231,7 +232,7 @@ async def delete_chunk(request: Request, services: Services) -> Answer:
 
 async def search_table(request: Request, services: Services) -> Answer:
     """Searches a table."""
-    body = decode_request(request.body, SearchBody)
+    body = decode_json(request.body, SearchBody)
     search = TableSearch(body.query, body.k, body.mode, tuple(body.documents))
     context = build_context(request, services, SEARCH)
     hits = await services.knowledge.search(request.path_params["table"], search, context)

@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
-from antiphon.http.admin.resource import answer_json, decode_request
+from antiphon.http.admin.resource import answer_json
 from antiphon.http.knowledge.chunks import NewChunk
 from antiphon.http.knowledge.tables import (
     PAGING,
@@ -205,7 +206,7 @@ async def show_document(request: Request, services: Services) -> Answer:
 async def import_document(request: Request, services: Services) -> Answer:
     """Adds a part of an exported document, under the id that it had in the exported table."""
     table, document = request.path_params["table"], request.path_params["document"]
-    part = decode_request(request.body, DocumentImport).to_part(document)
+    part = decode_json(request.body, DocumentImport).to_part(document)
     info = await services.knowledge.import_part(table, part, build_context(request, services, DOCUMENT))
     return answer_json(build_document_card(table, info))
 

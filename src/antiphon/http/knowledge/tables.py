@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict, Unpack
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import decode_json
 from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Services
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import Right
@@ -12,7 +13,6 @@ from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import (
     answer_json,
     declare_parameter,
-    decode_request,
     read_query,
     require_no_query,
 )
@@ -272,7 +272,7 @@ async def show_usage(request: Request, services: Services) -> Answer:
 
 async def create_table(request: Request, services: Services) -> Answer:
     """Creates a table."""
-    table_request = decode_request(request.body, NewTable).to_request()
+    table_request = decode_json(request.body, NewTable).to_request()
     info = await services.knowledge.create_table(table_request, build_context(request, services, TABLES))
     return answer_json(build_table_card(info), 201)
 
@@ -288,14 +288,14 @@ async def show_table(request: Request, services: Services) -> Answer:
 
 async def rename_table(request: Request, services: Services) -> Answer:
     """Gives a table another name."""
-    name = decode_request(request.body, TableRename).name
+    name = decode_json(request.body, TableRename).name
     info = await services.knowledge.rename_table(request.actor, request.path_params["table"], name)
     return answer_json(build_table_card(info))
 
 
 async def duplicate_table(request: Request, services: Services) -> Answer:
     """Copies a table."""
-    copy = decode_request(request.body, TableCopy)
+    copy = decode_json(request.body, TableCopy)
     info = await services.knowledge.duplicate_table(
         request.actor, request.path_params["table"], copy.name, with_documents=copy.with_documents
     )
