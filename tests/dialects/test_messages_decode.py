@@ -151,7 +151,7 @@ def test_a_deferred_tool_is_seen_once_a_result_refers_to_it():
     found = conversation(
         tools=[deferred], messages=talk(("user", "Q"), ("assistant", [CALL]), ("user", [reference]))
     )
-    assert [tool.name for tool in found.tools.tools] == ["get_weather"]
+    assert [tool.name for tool in found.tools.callable] == ["get_weather"] and found.tools.shown == ()
 
 
 def test_documents_and_search_results_are_text():

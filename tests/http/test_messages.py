@@ -1,12 +1,18 @@
 """The Messages API over the wire: streams, errors in its form, silence, and what a vendor gets."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
+from antiphon.domain.request import Constraint
+from antiphon.domain.values import replace
+from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.errors import EngineBusy
-from antiphon.testing import ScriptedAnswer
-from tests.support.http_server import request_bytes, serving
+from antiphon.testing import Script, ScriptedAnswer, ScriptedTokenEngine, scripted_info
+from tests.support.http_server import request_bytes, serving, serving_tokens
 
-HELLO = {"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
+HELLO: dict[str, Any] = {"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
 
 
 async def test_an_answer_and_its_stream():
@@ -92,3 +98,66 @@ async def test_models_have_the_form_of_the_product_for_its_clients():
         for query in ("limit=0", "limit=1001", "limit=x", "after_id=nobody", "before_id=nobody"):
             assert (await served.ask(f"/v1/models?{query}", headers=version)).status == 400
         assert (await served.ask("/v1/models")).json()["object"] == "list"
+
+
+SEARCH = {"name": "ToolSearch", "description": "Finds tools.", "input_schema": {"type": "object"}}
+FETCH = {
+    "name": "WebFetch",
+    "description": "Fetches a page.",
+    "input_schema": {"type": "object", "properties": {"url": {"type": "string"}}},
+    "defer_loading": True,
+}
+PLACEHOLDER = {
+    "name": "DeferredToolPlaceholder",
+    "input_schema": {"type": "object", "properties": {}},
+    "defer_loading": True,
+}
+WRITE = {"name": "Write", "description": "Writes a file.", "input_schema": {"type": "object"}}
+FETCH_CALL = '<tool_call>\n{"name": "WebFetch", "arguments": {"url": "a"}}\n</tool_call>'
+
+
+class CallingEngine(ScriptedTokenEngine):
+    """One whose scripts keep every constraint. `constraints`: those of the requests."""
+
+    constraints: tuple[str, ...] = ()
+
+    async def check(self, constraint: Constraint) -> None:
+        self.constraints += (constraint.source,)
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        async with aclosing(super().generate(replace(request, constraint=None))) as events:
+            async for event in events:
+                yield event
+
+    def list_prompts(self) -> list[str]:
+        """The prompts as text, with the names of control tokens."""
+        prompts = [self._join_segments(request.segments) for request in self.requests]
+        return [b"".join(self.table.pieces[token] for token in prompt).decode() for prompt in prompts]
+
+
+async def test_a_found_tool_is_described_where_it_was_found_and_the_prompt_before_stays():
+    """Claude Code's ToolSearch. Elsewhere the model never learns of the tool, or the whole prompt is computed
+    again at each search."""
+    engine = CallingEngine(Script(FETCH_CALL), info=scripted_info(16384))
+    found = {"type": "tool_reference", "tool_name": "WebFetch"}
+    turns = [
+        *HELLO["messages"],
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "t1", "name": "ToolSearch", "input": {}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [found]}]},
+    ]
+    async with serving_tokens(m=engine) as served:
+        before = HELLO | {"max_tokens": 99, "tools": [PLACEHOLDER, SEARCH, WRITE]}
+        assert (await served.ask("/v1/messages", before)).status == 200
+        after = before | {"messages": turns, "tools": [PLACEHOLDER, SEARCH, FETCH, WRITE]}
+        reply = await served.ask("/v1/messages", after)
+    first, second = engine.list_prompts()
+    head = first.removesuffix("<|im_start|>assistant\n")
+    assert second.startswith(head) and "WebFetch" not in head and '"name": "WebFetch"' in second
+    assert "DeferredToolPlaceholder" not in second
+    assert ["WebFetch" in source for source in engine.constraints] == [False, True]
+    (block,) = reply.json()["content"]
+    assert (block["type"], block["name"], block["input"]) == ("tool_use", "WebFetch", {"url": "a"})
+    assert reply.json()["stop_reason"] == "tool_use"

@@ -72,6 +72,9 @@ class Tool:
     """The caller's name of the schema, for errors."""
     cache_control: CacheControl | None = None
     """The mark after this tool, up to which the vendor caches the prompt; None if there is no mark."""
+    deferred: bool = False
+    """Whether a message describes the tool to the model, and the beginning of the prompt does not. So a tool
+    that is found in the middle of a conversation leaves the cached prefix as it is."""
 
     @property
     def schema(self) -> Mapping[str, object]:
@@ -109,6 +112,11 @@ class Tools(Struct, frozen=True):
     allowed: frozenset[str] | None = None
     """Names of the tools that the model may call; None means all tools. The model sees the other tools, but
     may not call them."""
+
+    @property
+    def shown(self) -> tuple[Tool, ...]:
+        """The tools that the beginning of the prompt describes."""
+        return tuple(tool for tool in self.tools if not tool.deferred)
 
     @property
     def callable(self) -> tuple[Tool, ...]:

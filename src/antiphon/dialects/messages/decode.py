@@ -662,4 +662,13 @@ def _build_tool(tool: InputTool, field: str, relaxed: list[str], strict: bool) -
         examples = "\n".join(json.dumps(example, ensure_ascii=False) for example in tool.input_examples)
         description = f"{description or ''}\n\nExamples:\n{examples}".lstrip()
     cache_control = None if tool.cache_control is None else CacheControl(tool.cache_control.ttl)
-    return Tool(tool.name, description, schema, bool(tool.strict), enforced, schema_field, cache_control)
+    return Tool(
+        tool.name,
+        description,
+        schema,
+        bool(tool.strict),
+        enforced,
+        schema_field,
+        cache_control,
+        deferred=bool(tool.defer_loading),
+    )

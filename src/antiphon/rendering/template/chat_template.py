@@ -229,7 +229,8 @@ class ChatTemplate:
     def _build_variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
         """Returns the values of the template's variables."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
-        tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
+        shown_tools = conversation.tools.shown if conversation.tools is not None else ()
+        tools = build_tools(shown_tools, cover.hide) or None
         if tools and self.call_notation.tools_in_system:
             messages = add_tools_to_system(messages, tools)
         if conversation.continues:

@@ -45,7 +45,7 @@ def estimate_size(conversation: Conversation) -> int:
 
 def measure(conversation: Conversation) -> tuple[list[str], int]:
     """Returns all texts of the caller, and an estimate of the characters that a template processes."""
-    tools = conversation.tools.tools if conversation.tools is not None else ()
+    tools = conversation.tools.shown if conversation.tools is not None else ()
     items = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
     texts, values = _gather_texts(conversation)
     return texts, sum(map(len, texts)) + ITEM_SIZE * items + VALUE_SIZE * values
@@ -59,7 +59,7 @@ def _gather_texts(conversation: Conversation) -> tuple[list[str], int]:
         for call in message.tool_calls:
             texts += (call.id, call.name, call.arguments)
     values = 0
-    for tool in conversation.tools.tools if conversation.tools is not None else ():
+    for tool in conversation.tools.shown if conversation.tools is not None else ():
         texts += (tool.name, tool.description or "")
         values += _add_texts(tool.parameters, texts)
     for value in (conversation.template_values, *(conversation.documents or ())):

@@ -202,11 +202,11 @@ def write_out_tools(
         messages = tuple(
             _join_results(_write_as_text(message, support, call_notation) for message in messages)
         )
-    if tools is None or support.shows_tools:
+    if tools is None or support.shows_tools or not tools.shown:
         return replace(conversation, messages=messages)
     return replace(
         conversation,
-        messages=_insert_text(messages, _explain_tools(tools.tools, call_notation), support),
+        messages=_insert_text(messages, _explain_tools(tools.shown, call_notation), support),
         tools=None,
     )
 
