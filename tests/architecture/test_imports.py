@@ -34,6 +34,7 @@ LAYERS = {
     "antiphon.limits.base": 2,
     "antiphon.ledger.base": 2,
     "antiphon.constraints": 2,
+    "antiphon.media": 2,
     "antiphon.memory": 2,
     "antiphon.processes.ipc": 2,
     "antiphon.telemetry": 2,
