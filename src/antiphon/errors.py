@@ -137,6 +137,9 @@ class UnsupportedParameter(RequestError):
     """Antiphon does not implement the field, or this model does not support it."""
 
     code = "unsupported_parameter"
+    modality: str | None = None
+    """The kind of content that this model does not take, by the words of profiles; set by the code that
+    raises the error."""
 
 
 class ContextLengthExceeded(RequestError):

@@ -8,16 +8,32 @@ import pytest
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
-from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.messages import MediaContent, MediaKind, Message, Role
+from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
+from antiphon.domain.tenancy import Grant
 from antiphon.domain.values import replace
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
-from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.errors import (
+    EngineDied,
+    EngineLost,
+    EngineUnavailable,
+    InvalidValue,
+    ModelNotFound,
+    UnsupportedParameter,
+)
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import flatten
-from antiphon.testing.scripted_engine import FakeClock, ScriptedAnswer, ScriptedEngine, StreamEnding
+from antiphon.testing.scripted_engine import (
+    SCRIPTED_PROFILE,
+    FakeClock,
+    ScriptedAnswer,
+    ScriptedEngine,
+    StreamEnding,
+)
 
 REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 
@@ -244,3 +260,21 @@ async def test_a_request_survives_one_engine_death_and_not_two(bench, losses, st
             async with at.run() as events:
                 await collect(events)
     assert len(at.engine.streams) == tries and at.metrics.ended_generations == {("m", status): 1}
+
+
+async def test_a_model_without_eyes_names_the_models_that_have_them(caplog):
+    part = MediaContent(MediaKind.IMAGE, "image/png", "AAAA", field="messages[0].content[0].image_url")
+    look = GenerationRequest("blind", (Conversation((Message(Role.USER, "", content=(part,)),)),))
+    seeing = ScriptedEngine(profile=replace(SCRIPTED_PROFILE, modalities=("text", "image")))
+    asleep = ScriptedEngine(state=EngineState.STARTING)
+    engines = {"blind": ScriptedEngine(), "asleep": asleep, "owl": seeing, "secret": seeing}
+    models = ModelRegistry(tuple(Model(name, (ModelRoute(each),), 1) for name, each in engines.items()))
+    actor = Actor(ActorKind.SERVICE_KEY, "k", grant=Grant(models=("blind", "owl")))
+    for context, names in ((Context("r"), "owl, secret"), (Context("r", actor=actor), "owl")):
+        with pytest.raises(UnsupportedParameter) as refused:
+            async with Pipeline(models, Metrics(), 1.0).run(look, context) as events:
+                await collect(events)
+        assert refused.value.message == (
+            "messages[0].content[0].image_url is not supported: this model takes no images (modalities in "
+            f"/v1/models/{{model}}); leave it out, or send it to a model that takes it: {names}"
+        )

@@ -62,7 +62,7 @@ def asking(*prompts, vendor_options=NO_VENDOR_OPTIONS, **output):
         (asking(Conversation((*TALK.messages, Message(Role.ASSISTANT, "", speech_id="a")))),
          "messages[1].audio", "messages[1].audio is not supported: this model does not know earlier speech; "
          "send its transcript as content"),
-        (asking(TALK, SEEN), FIELD, f"{FIELD} is not supported: the models here take only text "
+        (asking(TALK, SEEN), FIELD, f"{FIELD} is not supported: this model takes no images "
          "(modalities in /v1/models/{model}); leave it out"),
     ],
 )  # fmt: skip

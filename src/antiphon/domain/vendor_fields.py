@@ -8,7 +8,7 @@ others.
 import re
 from collections.abc import Iterator, Mapping
 
-from antiphon.domain.messages import MediaContent, TextContent
+from antiphon.domain.messages import MediaContent, MediaKind, TextContent
 from antiphon.domain.request import (
     SPEECH,
     Conversation,
@@ -51,8 +51,6 @@ def is_protected(name: str) -> bool:
     lower = name.lower()
     return lower in OWN_HEADERS or lower.startswith(OWN_PREFIXES) or CREDENTIAL.search(lower) is not None
 
-
-ONLY_TEXT = "the models here take only text (modalities in /v1/models/{model}); leave it out"
 
 REFUSALS: Mapping[str, str] = {
     "verbosity": "say in a message how long the answer shall be",
@@ -124,8 +122,21 @@ def require_text(prompt: Prompt) -> None:
     for message in prompt.messages:
         for part in message.content:
             if isinstance(part, MediaContent):
-                raise UnsupportedParameter(f"{part.field} is not supported: {ONLY_TEXT}", param=part.field)
+                raise build_modality_refusal(part, "this model")
     require_transcripts(prompt)
+
+
+def build_modality_refusal(part: MediaContent, model: str) -> UnsupportedParameter:
+    """Returns the error for a part of a kind that the model does not take. `model`: its name in the
+    sentence."""
+    kind = "images" if part.kind is MediaKind.IMAGE else "recordings"
+    error = UnsupportedParameter(
+        f"{part.field} is not supported: {model} takes no {kind} (modalities in /v1/models/{{model}}); leave "
+        "it out",
+        param=part.field,
+    )
+    error.modality = str(part.kind)
+    return error
 
 
 def require_transcripts(conversation: Conversation) -> None:

@@ -4,16 +4,18 @@
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import EventGroup
+from antiphon.domain.identity import Actor
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.domain.retrieval import References
 from antiphon.domain.values import replace
-from antiphon.engines.registry import Model, ModelRegistry
+from antiphon.engines.registry import MAX_SHOWN_NAMES, Model, ModelRegistry
+from antiphon.errors import AntiphonError, UnsupportedParameter
 from antiphon.limits.base import Limiter
 from antiphon.memory import ProcessSummaries, SummaryCache
 from antiphon.pipeline.account import RequestAccount
@@ -115,7 +117,7 @@ class Pipeline:
             if request.memory is not None or request.retrieval is not None:
                 request, references = await self._prepare_conversation(model, request, context, account)
             affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
-            start = partial(start_generation, request)
+            start = partial(start_generation, request, self.models)
             route = OpenRoute(model, start, context, self.policy, account, affinity)
             async with route as events:
                 citations = None if references is None else CitationCheck(references)
@@ -163,9 +165,26 @@ class Pipeline:
 
 
 async def start_generation(
-    request: GenerationRequest, route: OpenRoute[AsyncIterator[EventGroup]]
+    request: GenerationRequest, models: ModelRegistry, route: OpenRoute[AsyncIterator[EventGroup]]
 ) -> AsyncIterator[EventGroup]:
     """Opens the stream of a generation on one route."""
-    prepared = await prepare(route.engine, request, route.context)
+    try:
+        prepared = await prepare(route.engine, request, route.context)
+    except UnsupportedParameter as error:
+        if error.modality is not None:
+            error.message += await _name_models(models, error.modality, route.context.actor)
+        raise
     await route.begin(prepared.size, prepared.report)
     return await route.open_stream(prepared.stream(route.context))
+
+
+async def _name_models(models: ModelRegistry, modality: str, actor: Actor) -> str:
+    """Returns the end of an error: the models that the actor can use and that take this kind of content."""
+    names: list[str] = []
+    for model in models.list_usable(actor):
+        with suppress(AntiphonError):  # a model that is not loaded has no profile
+            if modality in (await model.engine.profile()).modalities:
+                names.append(model.name)
+        if len(names) == MAX_SHOWN_NAMES:
+            break
+    return f", or send it to a model that takes it: {', '.join(names)}" if names else ""

@@ -100,6 +100,12 @@ OTHERS: tuple[RequestField, ...] = (
         "spaces between tokens are never removed; leave it out",
         True,
     ),
+    declare_refused(
+        "mm_processor_kwargs", CHAT, 'send detail "low" in image_url for an image of fewer tokens', {}
+    ),
+    declare_refused(
+        "media_io_kwargs", CHAT, "every file is decoded in one way; cut or convert it before you send it", {}
+    ),
     declare_refused("logits_processors", BOTH, "code from a request is never run; leave it out", []),
     *declare_echoed(SPEECH, ECHO, "data", "expires_at", "transcript"),
     declare_refused("prompt_cache_breakpoint", IMAGE | AUDIO, HOSTED),

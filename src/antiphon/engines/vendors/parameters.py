@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from msgspec.structs import astuple
 
-from antiphon.domain.messages import MediaContent, MediaKind, Role, ToolChoice
+from antiphon.domain.messages import MediaContent, Role, ToolChoice
 from antiphon.domain.request import (
     NO_SAMPLING,
     NO_VENDOR_OPTIONS,
@@ -21,7 +21,12 @@ from antiphon.domain.request import (
     SamplingOptions,
     VendorOptions,
 )
-from antiphon.domain.vendor_fields import PREDICTED_IDS, list_vendor_options, require_transcripts
+from antiphon.domain.vendor_fields import (
+    PREDICTED_IDS,
+    build_modality_refusal,
+    list_vendor_options,
+    require_transcripts,
+)
 from antiphon.engines.vendors.base import VendorModel
 from antiphon.engines.vendors.rerank import RERANK, TOKENS_PER_DOCUMENT
 from antiphon.errors import UnsupportedParameter
@@ -368,12 +373,7 @@ def name_field(name: str, request: GenerationRequest) -> str:
 def require_media(part: MediaContent, model: VendorModel) -> None:
     """Raises UnsupportedParameter if the model does not take this part."""
     if str(part.kind) not in model.profile.modalities:
-        kind = "images" if part.kind is MediaKind.IMAGE else "recordings"
-        raise UnsupportedParameter(
-            f"{part.field}: the model {model.name} of the provider {model.provider} takes no {kind}; leave "
-            "them out",
-            param=part.field,
-        )
+        raise build_modality_refusal(part, f"the model {model.name} of the provider {model.provider}")
     if part.url and not model.passes_addresses:
         raise UnsupportedParameter(
             f"{part.field}: addresses are not passed on to the provider {model.provider}; send a data: URL, "
