@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions, FireworksCompletions
-from antiphon.domain.messages import ToolChoice
+from antiphon.domain.messages import MediaContent, TextContent, ToolChoice
 from antiphon.domain.request import (
     NO_VENDOR_OPTIONS,
     ConstraintKind,
@@ -17,6 +17,7 @@ from antiphon.domain.request import (
     Reasoning,
     SamplingOptions,
     VendorOptions,
+    build_user_message,
 )
 from antiphon.errors import (
     InvalidValue,
@@ -316,16 +317,20 @@ def test_images_that_do_not_match_their_places_get_own_message(prompt, images, s
     [([IMAGE, GIF], ["images[0]", "images[1]"]), ([[IMAGE, GIF]], ["images[0][0]", "images[0][1]"])],
     ids=range(2),
 )
-def test_a_prompt_with_images_is_a_message_with_each_in_its_place(images, fields):
+def test_a_prompt_has_each_image_in_its_place_and_is_a_message_for_a_vendor(images, fields):
     (prompt,) = decode(TEXT, prompt="<image>a<image>b", images=images).request.prompts
-    (message,) = prompt.messages
+    assert isinstance(prompt, RawPrompt) and prompt.text is None
+    conversation = build_user_message(prompt)
+    (message,) = conversation.messages
+    assert message.content == prompt.content and message.text == "ab"
     first, text, second, end = message.content
-    assert (message.text, text.text, end.text) == ("ab", "a", "b")
+    assert (text, end) == (TextContent("a"), TextContent("b"))
+    assert isinstance(first, MediaContent) and isinstance(second, MediaContent)
     assert [(image.field, image.media_type) for image in (first, second)] == [
         (fields[0], "image/png"),
         (fields[1], "image/gif"),
     ]
-    assert not prompt.reasoning.shown
+    assert not conversation.reasoning.shown
 
 
 @pytest.mark.parametrize(

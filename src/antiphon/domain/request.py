@@ -14,7 +14,7 @@ from enum import StrEnum
 from antiphon.domain.events import UsageSource
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.memory import MemoryStrategy
-from antiphon.domain.messages import Message, Tools
+from antiphon.domain.messages import Content, Message, Role, TextContent, Tools
 from antiphon.domain.retrieval import Retrieval
 from antiphon.domain.values import Struct, Value, field
 
@@ -227,15 +227,25 @@ class Conversation(Struct, frozen=True):
 
 
 class RawPrompt(Struct, frozen=True):
-    """A prompt that no template changes: a text, which may contain control tokens, or token ids."""
+    """A prompt that no template changes: a text, which may contain control tokens, token ids, or texts with
+    images between them."""
 
     text: str | None = None
     tokens: tuple[int, ...] | None = None
     add_special: bool = True
     """Whether a text gets the model's begin token."""
+    content: tuple[Content, ...] = ()
+    """Texts and images in their order, instead of `text` and `tokens`; empty without an image."""
 
 
 Prompt = Conversation | RawPrompt
+
+
+def build_user_message(prompt: RawPrompt) -> Conversation:
+    """Returns a prompt with images as a message of the user, for a model that sees images only there."""
+    text = "".join(part.text for part in prompt.content if isinstance(part, TextContent))
+    message = Message(Role.USER, text, content=prompt.content)
+    return Conversation((message,), reasoning=Reasoning(shown=False))
 
 
 class Output(Value, frozen=True):

@@ -14,6 +14,7 @@ from antiphon.domain.request import (
     Conversation,
     GenerationRequest,
     Prompt,
+    RawPrompt,
     SchemaDeclaration,
     VendorOptions,
 )
@@ -117,13 +118,15 @@ def require_local(request: GenerationRequest) -> None:
 def require_text(prompt: Prompt) -> None:
     """Raises UnsupportedParameter if a message contains an image, a recording, or a reference to earlier
     speech."""
-    if not isinstance(prompt, Conversation):
-        return
-    for message in prompt.messages:
-        for part in message.content:
-            if isinstance(part, MediaContent):
-                raise build_modality_refusal(part, "this model")
-    require_transcripts(prompt)
+    if isinstance(prompt, RawPrompt):
+        parts = list(prompt.content)
+    else:
+        parts = [part for message in prompt.messages for part in message.content]
+    for part in parts:
+        if isinstance(part, MediaContent):
+            raise build_modality_refusal(part, "this model")
+    if isinstance(prompt, Conversation):
+        require_transcripts(prompt)
 
 
 def build_modality_refusal(part: MediaContent, model: str) -> UnsupportedParameter:

@@ -49,7 +49,7 @@ from antiphon.dialects.fireworks.wire_types import (
     FireworksCompletionRequest,
     FireworksResponseFormat,
 )
-from antiphon.domain.messages import Content, Message, Role, TextContent
+from antiphon.domain.messages import Content, TextContent
 from antiphon.domain.request import (
     Constraint,
     Conversation,
@@ -307,9 +307,8 @@ def _read_schema(text: str, field: str) -> dict[str, Any]:
 
 
 def read_images(wire: FireworksCompletionRequest, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """Returns the prompts. A prompt with images becomes a message of the user, with each image in the place
-    of its mark, because models see images only in messages. Raises a RequestError, also if the number of
-    images and marks differs."""
+    """Returns the prompts, with each image in the place of its mark. Raises a RequestError, also if there are
+    more or fewer images than marks."""
     if wire.images is None:
         return prompts
     image_lists = [item for item in wire.images if isinstance(item, list)]
@@ -359,8 +358,7 @@ def _place_images(prompt: Prompt, images: list[str], field: str) -> Prompt:
     for index, (image, text) in enumerate(zip(images, texts[1:], strict=True)):
         content.append(read_image(ImageUrlShape(image), f"{field}[{index}]", url_field=None))
         content += [TextContent(text)] if text else []
-    message = Message(Role.USER, "".join(texts), content=tuple(content))
-    return Conversation((message,), reasoning=Reasoning(shown=False))
+    return RawPrompt(content=tuple(content), add_special=prompt.add_special)
 
 
 def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:

@@ -22,7 +22,7 @@ PAGE = ProductPage(
         PageRow(
             "images",
             "string[]",
-            difference="a prompt with images becomes a message of the user",
+            difference="for a vendor's model, a prompt with images becomes a message of the user",
         ),
         PageRow(
             "logprobs",

@@ -212,11 +212,8 @@ class FireworksCompletionRequest(FireworksCommonRequest, frozen=True, kw_only=Tr
     images: Annotated[
         Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None,
         Need.VISION,
-        "data: URLs with base64, one for each <image> of the only prompt. Prompt and "
-        "images "
-        "become one message of the user, each image in its place. Local models, and vendors' "
-        "models that "
-        "take only text, refuse them.",
+        "data: URLs with base64, one for each <image> of the only prompt. For a vendor's model, prompt and "
+        "images become one message of the user. A model that takes only text refuses them.",
     ] = None
     """One list of images, or one list for each of several prompts."""
 

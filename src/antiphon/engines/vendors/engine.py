@@ -22,7 +22,9 @@ from antiphon.domain.request import (
     GenerationRequest,
     Overflow,
     Ranking,
+    RawPrompt,
     RerankRequest,
+    build_user_message,
 )
 from antiphon.domain.values import Struct, field, replace
 from antiphon.domain.vendor_fields import SCHEMA_NAME
@@ -140,6 +142,9 @@ class VendorEngine:
             Attributes(origin.end_user, origin.tags) if origin.end_user or origin.tags else NO_ATTRIBUTES
         )
         request = shorten_output(request, self._profile.max_output)
+        prompt = request.prompts[0]
+        if isinstance(prompt, RawPrompt) and prompt.content:  # dialects allow it only as the only prompt
+            request = replace(request, prompts=(build_user_message(prompt),))
         call = self._provider.upstream.encode(request, self._model, attributes)
         report = EngineReport(call.ignored, has_own_schemas=True)
         size = bound_size(request, call, self._model)
