@@ -3,7 +3,7 @@
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.prices import Price, find_unpriced
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
-from antiphon.http.admin.resource import ModelWarnings
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.testing.scripted_engine import ScriptedEngine
 
 

@@ -16,7 +16,7 @@ from antiphon.domain.ledger import EntryField, EntrySelection
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.errors import StoreUnavailable
-from antiphon.http.admin.usage import format_cell
+from antiphon.http.admin.usage_cards import format_cell
 from antiphon.store import ledger
 from tests.support.http_server import KEY, request_bytes
 from tests.support.keyed_server import OPERATOR, PLAIN, ROOT, keyed

@@ -11,9 +11,9 @@ from antiphon.domain.tenancy import KeyKind
 from antiphon.domain.values import replace
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.limits import LimitResource
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
-from antiphon.http.admin.resource import ModelWarnings
 from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry

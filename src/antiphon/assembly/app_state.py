@@ -19,10 +19,10 @@ from antiphon.errors import ModelFileError
 from antiphon.http.admin.keys import KeyResource
 from antiphon.http.admin.knowledge import KnowledgeResource
 from antiphon.http.admin.limits import LimitResource
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
 from antiphon.http.admin.reload import ReloadResource
-from antiphon.http.admin.resource import ModelWarnings
 from antiphon.http.admin.tenants import TenantResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry

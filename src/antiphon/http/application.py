@@ -24,12 +24,12 @@ from antiphon.http.errors import (
 )
 from antiphon.http.in_flight import ClientLeft, InFlight
 from antiphon.http.knowledge import list_knowledge_endpoints
+from antiphon.http.limit_headers import build_limit_headers
 from antiphon.http.openapi import declare_document, declare_pages
 from antiphon.http.protocol import Exchange
 from antiphon.http.responses import (
     EventWriter,
     StreamTimeouts,
-    build_limit_headers,
     send_file,
     send_response,
 )

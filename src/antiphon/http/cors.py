@@ -6,8 +6,8 @@ It only adds headers, which browsers obey. `OriginCheck` refuses requests of pag
 from collections.abc import Iterable, Mapping
 
 from antiphon.dialects.base import Response
+from antiphon.http.limit_headers import RATE_LIMIT_HEADERS
 from antiphon.http.protocol import HeaderList
-from antiphon.http.responses import RATE_LIMIT_HEADERS
 
 EXPOSED_HEADERS = (
     "request-id",

@@ -40,7 +40,7 @@ from antiphon.errors import (
 )
 from antiphon.http.errors import CLIENT_RETRY_STATUSES, SERVER_ERROR, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.knowledge import list_knowledge_endpoints
-from antiphon.http.responses import RATE_LIMIT_HEADERS
+from antiphon.http.limit_headers import RATE_LIMIT_HEADERS
 from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
 from antiphon.http.state import AppState
 

@@ -81,6 +81,24 @@ HEALTH_SCHEMA = {
 """The schema of both health endpoints."""
 
 
+MAX_MODELS = 50
+"""The most models that the page names."""
+
+HTML = "text/html"
+
+PAGE_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+    (b"vary", b"accept"),
+)
+
+LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
+
+
 class EngineReport(Struct, frozen=True):
     """What is known about an engine when metrics are requested."""
 
@@ -331,23 +349,6 @@ def _declare_info(
 
 
 FRONT_PAGE = "/"
-
-MAX_MODELS = 50
-"""The most models that the page names."""
-
-HTML = "text/html"
-
-PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-    (b"vary", b"accept"),
-)
-
-LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
 
 
 def declare_front_page(app_state: AppState) -> Endpoint:

@@ -12,12 +12,12 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import PATH_PATTERN, Grant, Key, KeyKind
 from antiphon.domain.values import replace
 from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
     CREATED,
     EndpointOptions,
     Id,
     ListPage,
-    ModelWarnings,
     Moment,
     Note,
     Pattern,

@@ -13,11 +13,11 @@ from antiphon.domain.models import STAR
 from antiphon.domain.prices import MAX_COST
 from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
     CREATED,
     NO_CONTENT,
     ListPage,
-    ModelWarnings,
     Name,
     Note,
     Pattern,

@@ -14,10 +14,10 @@ from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
 from antiphon.errors import InvalidValue
+from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
     CREATED,
     ListPage,
-    ModelWarnings,
     Moment,
     Note,
     Pattern,
