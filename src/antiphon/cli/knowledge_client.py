@@ -150,7 +150,6 @@ def is_same_model(left_vector: object, right_vector: object) -> bool:
 
 
 def compute_dot_product(left: Sequence[float], right: Sequence[float]) -> float:
-    """Returns the dot product."""
     return sum(x * y for x, y in zip(left, right, strict=True))
 
 

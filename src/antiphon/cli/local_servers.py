@@ -85,7 +85,6 @@ class StateFile:
         self._state: RunningServer | None = None
 
     def record_ready(self, url: str, workers: int) -> None:
-        """Records that the server is ready."""
         self._write(RunningServer(url, workers))
 
     def record_restart(self, problem: str | None) -> None:

@@ -48,7 +48,6 @@ class ObjectKind(Struct, frozen=True):
     """The fields that tables show as the object's name."""
 
     def is_id(self, text: str) -> bool:
-        """Whether the text is an id of this kind."""
         return re.fullmatch(self.id_pattern, text) is not None
 
     def matches(self, row: JsonObject, text: str) -> bool:

@@ -70,7 +70,6 @@ def print_object(json_object: JsonObject, as_json: bool) -> None:
 
 
 def print_id(json_object: JsonObject, as_json: bool, field: str = "id") -> None:
-    """Prints a new object as JSON, or only one of its fields."""
     if as_json:
         print_json(json_object)
     else:
@@ -179,7 +178,6 @@ def print_fields(json_object: JsonObject) -> None:
 
 
 def format_field(name: str, value: object) -> str:
-    """Formats a field of an object as text."""
     if value is None:
         return "-"
     if isinstance(value, list):

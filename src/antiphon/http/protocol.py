@@ -571,5 +571,4 @@ def _strip_upgrade(data: bytes) -> bytes:
 
 
 def _build_size_error() -> HeadersTooLarge:
-    """Returns the error for headers that are too large."""
     return HeadersTooLarge(f"the headers are larger than {MAX_HEADER_BYTES:,} bytes")

@@ -110,8 +110,6 @@ class EngineReport(Struct, frozen=True):
 
 
 def declare_metrics(app_state: AppState) -> Endpoint:
-    """Declares the endpoint of all metrics, as text."""
-
     async def show(_request: Request, _services: Services) -> Response:
         reports = await observe_engines(app_state.models)
         other_totals = await _collect_other_totals(app_state)

@@ -447,7 +447,6 @@ class ScriptResult(Struct, frozen=True):
 
 
 def get_counter_kind(limit: Limit) -> str:
-    """Returns the scripts' name for the kind of a limit's counter."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return CONCURRENT_KIND
     return str(limit.window)

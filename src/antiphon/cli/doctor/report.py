@@ -126,7 +126,6 @@ def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
 
 
 def format_json(findings: list[Finding], broken_count: int) -> str:
-    """Formats the findings as one JSON object."""
     rows = [
         {"id": row.id, "standing": row.severity, "said": row.message, "remedy": row.remedy}
         for row in findings

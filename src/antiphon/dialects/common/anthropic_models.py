@@ -72,12 +72,10 @@ async def list_anthropic_models(request: Request, services: Services) -> Answer:
 
 
 async def show_anthropic_model(request: Request, services: Services) -> Answer:
-    """Shows one model."""
     return Response(_encode(_build_model(await services.load_model(request.path_params["model"], request))))
 
 
 def _build_model(entry: ModelEntry) -> AnthropicModel:
-    """Builds one model of the list."""
     profile, name = entry.profile, entry.alias or entry.name
     context = None if profile is None else profile.context_length
     return AnthropicModel(

@@ -116,7 +116,6 @@ class BaseChatChunkBuilder(Generic[Part]):
     def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """Builds a part with this delta."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part:
@@ -160,7 +159,6 @@ class BaseChatChunkBuilder(Generic[Part]):
         return self.build_part(event.choice, Delta(audio=part), event.scores)
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        """Builds the part with the finish reason."""
         return self.build_part(choice, Delta(), scores, reason)
 
 
@@ -194,7 +192,6 @@ class BaseTextChunkBuilder(Generic[Part]):
     def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
-        """Builds a part with this text."""
         raise NotImplementedError
 
     def build_opening(self, choice: int, content: str | None = "") -> Part | None:
@@ -226,7 +223,6 @@ class BaseTextChunkBuilder(Generic[Part]):
         return self.build_part(event.choice, "")
 
     def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        """Builds the part with the finish reason."""
         return self.build_part(choice, "", scores, reason)
 
 
@@ -306,7 +302,6 @@ class OpenAIStreamEncoder(StreamEncoder, Generic[Part]):
         return self._encode_event(event)
 
     def _encode_event(self, event: Event) -> bytes:
-        """Encodes one event."""
         match event:
             case TextDelta() if event.is_refusal:
                 return self._encode_part(
@@ -442,7 +437,6 @@ class OpenAIStreamEncoder(StreamEncoder, Generic[Part]):
 
 
 def build_delta(builder: ChunkBuilder[Part], event: ToolCallStarted | ToolCallDelta | SpeechDelta) -> Part:
-    """Builds the part with a call or speech."""
     return builder.build_speech(event) if isinstance(event, SpeechDelta) else builder.build_call(event)
 
 

@@ -110,7 +110,6 @@ def read_response_format(
 
 
 def _read_guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
-    """Yields the constraints of the guided_* fields."""
     if wire.guided_json is not None:
         yield read_schema(wire.guided_json, "guided_json", strict)
     yield from _read_text_constraints(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")

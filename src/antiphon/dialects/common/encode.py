@@ -222,7 +222,6 @@ def _encode_prompt_scores(generation: CollectedGeneration) -> list[dict[str, Any
 
 
 def build_message(choice: CollectedChoice) -> AssistantMessage:
-    """Builds the assistant's message of a choice."""
     has_other_output = bool(choice.calls or choice.refusal) or choice.speech is not None
     content = None if has_other_output and not choice.text else choice.text
     reasoning = choice.reasoning or UNSET
@@ -248,7 +247,6 @@ def build_speech(speech: Speech) -> SpeechAnswer:
 
 
 def build_calls(choice: CollectedChoice) -> list[ToolCallShape]:
-    """Builds the tool calls of a choice."""
     return [
         ToolCallShape(
             id=call.id,
@@ -336,7 +334,6 @@ def spell_token(piece: bytes) -> str:
 
 
 def spell_by_text(_token: int, piece: bytes) -> str:
-    """Names a token by its text."""
     return spell_token(piece)
 
 

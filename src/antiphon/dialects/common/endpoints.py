@@ -137,8 +137,6 @@ class ModelCodec(Protocol):
 def declare_models(
     path: str, codec: ModelCodec, summary: str = "Show one model"
 ) -> tuple[Endpoint, Endpoint]:
-    """Declares the endpoints for the list of models and for one model."""
-
     async def list_models(request: Request, services: Services) -> Answer:
         if codec.has_profiles:
             return Response(codec.encode_list(await services.list_profiled_models(request.actor)))

@@ -82,7 +82,6 @@ def declare_echoed(scopes: Iterable[str], description: str, *names: str) -> tupl
 def declare_refused(
     name: str, scopes: Iterable[str], description: str, *accepted_values: object
 ) -> RequestField:
-    """Declares a field that is refused."""
     return RequestField(name, frozenset(scopes), FieldSupport.REFUSED, description, accepted_values)
 
 

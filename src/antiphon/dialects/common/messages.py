@@ -368,7 +368,6 @@ def _build_message(message: ChatMessage, path: str) -> Message:
 
 
 def join_text(content: str | Sequence[ContentPart]) -> str:
-    """Joins the texts of a message's content."""
     if isinstance(content, str):
         return content
     return "".join(filter(None, map(_get_text, content)))
@@ -397,7 +396,6 @@ def _is_media_or_cached(part: ContentPart) -> bool:
 
 
 def _read_part(part: ContentPart, field: str) -> Content:
-    """Returns one part of a content."""
     if isinstance(part, ImageUrlPart):
         return read_image(part.image_url, f"{field}.image_url")
     if isinstance(part, InputAudioPart):

@@ -81,7 +81,6 @@ def _require_predictable(wire: ChatCompletionRequest) -> None:
 
 
 def join_prediction(prediction: PredictionShape) -> str:
-    """Returns the predicted text."""
     content = prediction.content
     return content if isinstance(content, str) else "".join(part.text for part in content)
 

@@ -198,7 +198,6 @@ async def deploy(request: Request, services: Services) -> Answer:
 
 
 async def remove_lora(request: Request, services: Services) -> Answer:
-    """Removes a LoRA."""
     services.require_owner(request)
     name = request.path_params["name"]
     await services.deployments.remove(name, request.actor)
@@ -206,12 +205,10 @@ async def remove_lora(request: Request, services: Services) -> Answer:
 
 
 async def show_lora(request: Request, services: Services) -> Answer:
-    """Shows one LoRA."""
     return _respond(_build_lora(services.deployments.find(request.path_params["name"], request.actor)))
 
 
 async def list_loras(request: Request, services: Services) -> Answer:
-    """Lists the LoRAs."""
     return _respond(list(map(_build_lora, services.deployments.list_deployed(request.actor))))
 
 

@@ -318,7 +318,6 @@ def _clamp_logprob(score: TokenScore) -> float:
 
 
 def map_status(error: AntiphonError) -> int:
-    """Returns Fireworks' status for an error."""
     if isinstance(error, BudgetExceeded):
         return BUDGET_STATUS
     return STATUSES.get(error.status, error.status)

@@ -139,7 +139,6 @@ def load_columns(info: TableInfo) -> Mapping[str, str]:
 
 
 def build_columns(info: TableInfo) -> list[JamaiColumn]:
-    """Builds the columns of a table."""
     model, dimensions = info.settings.embedding_model, info.settings.dimensions
     config = None if model is None else JamaiEmbedConfig(embedding_model=build_id(model))
     return [
@@ -235,7 +234,6 @@ def build_row(chunk: TextChunk, columns: Mapping[str, str], view: RowView) -> di
 def _iterate_cells(
     chunk: TextChunk, columns: Mapping[str, str], view: RowView
 ) -> Iterator[tuple[str, object]]:
-    """Yields the columns and cells of a row."""
     yield TITLE, chunk.title
     yield TEXT, chunk.text
     if chunk.vector and view.vec_decimals >= 0:

@@ -55,7 +55,6 @@ class JamaiGeneration:
         self._decode_chat = partial(decode_chat, report_unknown=report_unknown, strict=strict)
 
     def declare(self) -> tuple[Endpoint, ...]:
-        """Declares the endpoints."""
         answers = {JSON: JamaiChatCompletion, EVENT_STREAM: JamaiChatChunk}
         chat = _declare(JamaiScope.CHAT, self.answer_chat, JamaiChatRequest, "completions")
         embed = _declare(JamaiScope.EMBEDDINGS, self.embed, JamaiEmbeddingRequest, "embeddings")
@@ -67,7 +66,6 @@ class JamaiGeneration:
         )
 
     async def answer_chat(self, request: Request, services: Services) -> Answer:
-        """Answers a conversation."""
         encoder, origin = JamaiChatEncoder(request), Origin(DIALECT, JamaiScope.CHAT)
         return await answer_generation(self._read_chat, encoder, origin, request, services)
 
@@ -116,7 +114,6 @@ def list_needs(call: GenerationCall) -> frozenset[str]:
 
 
 def encode_ranking(model: str, call: RerankCall, ranking: Ranking) -> bytes:
-    """Encodes a ranking."""
     results = [
         RerankingShape(index=index, relevance_score=ranking.scores[index]) for index in ranking.order()
     ]

@@ -122,7 +122,6 @@ def _read_capabilities(query: ListQuery) -> frozenset[str]:
 async def _load_models(
     request: Request, services: Services, capabilities: frozenset[str]
 ) -> list[JamaiModel]:
-    """Returns the models that have all these capabilities."""
     entries = await services.list_profiled_models(request.actor)
     return [
         build_model(entry) for entry in _iterate_callable(entries) if capabilities <= get_capabilities(entry)
@@ -135,7 +134,6 @@ def _iterate_callable(entries: Iterable[ModelEntry]) -> Iterator[ModelEntry]:
 
 
 def build_model(entry: ModelEntry) -> JamaiModel:
-    """Builds the entry of one model."""
     created, profile = datetime.fromtimestamp(entry.created, UTC), entry.profile
     profile_fields = {} if profile is None else _describe_profile(profile)
     return JamaiModel(
@@ -167,7 +165,6 @@ def get_capabilities(entry: ModelEntry) -> frozenset[str]:
 
 
 def list_capabilities(profile: Profile) -> frozenset[str]:
-    """Returns the capabilities of a model with this profile."""
     kind = _get_kind(profile)
     if kind != "llm":
         return frozenset({str(kind)})
@@ -180,7 +177,6 @@ def list_capabilities(profile: Profile) -> frozenset[str]:
 
 
 def build_id(name: str) -> str:
-    """Returns the id of a model's name."""
     return name if "/" in name else PREFIX + name
 
 

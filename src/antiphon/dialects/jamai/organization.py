@@ -106,7 +106,6 @@ class JamaiProjectPage(JamaiPage, frozen=True, kw_only=True):
 
 
 def declare_projects() -> tuple[Endpoint, Endpoint]:
-    """Declares the endpoints for the list of projects and for one project."""
     text = {"type": "string"}
     list_parameters = (
         declare_parameter("organization_id", text),

@@ -144,7 +144,6 @@ class JamaiRowPage(JamaiPage, frozen=True, kw_only=True):
 
 
 def declare_rows() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of rows."""
     read, write = Right.READ, Right.WRITE
     table, view = declare_text(TABLE_ID, required=True), _declare_view()
     refused_parameters = [declare_text(name) for name in ("where", "search_query")]
@@ -247,14 +246,12 @@ async def _load_reversed(load: LoadChunks, offset: int, limit: int) -> ChunkPage
 
 
 def _encode_page(page: ChunkPage, info: TableInfo, view: RowView, offset: int, limit: int) -> bytes:
-    """Encodes a page of rows."""
     columns = load_columns(info)
     rows = [build_row(chunk, columns, view) for chunk in page.items]
     return encode(JamaiRowPage(items=rows, offset=offset, limit=limit, total=page.total))
 
 
 async def show_row(request: Request, services: Services) -> Answer:
-    """Shows one row."""
     query = ListQuery(request, TABLE_ID, "row_id", *VIEW_PARAMETERS[1:], repeated=VIEW_PARAMETERS[:1])
     table, row = query.require(TABLE_ID), query.require("row_id")
     info = await services.knowledge.index.get_table(request.actor.project, table)
@@ -342,7 +339,6 @@ class JamaiSearch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def declare_search() -> Endpoint:
-    """Declares the endpoint of search."""
     summary, body = "Search a knowledge table", RequestBody(shape=JamaiSearch)
     return declare("POST", SEARCH_PATH, search_rows, summary, Right.GENERATE, body=body, answer=list[Row])
 
@@ -407,5 +403,4 @@ def _build_warning(model: str, error: AntiphonError) -> tuple[bytes, bytes]:
 
 
 def _build_scores(hit: SearchHit, score: float | None) -> dict[str, Any]:
-    """Builds the scores of a row."""
     return {SCORE: hit.score} | ({} if score is None else {RELEVANCE: score})

@@ -103,7 +103,6 @@ class JamaiTablePage(JamaiPage, frozen=True, kw_only=True):
 
 
 def declare_tables() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of tables."""
     read, write = Right.READ, Right.WRITE
     table_parameter = [declare_text(TABLE_ID, required=True)]
     list_parameters = [
@@ -157,7 +156,6 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 
 async def create_table(request: Request, services: Services) -> Answer:
-    """Creates a table."""
     body = decode_json(request.body, NewJamaiTable)
     attributes = encode_columns(body.cols)
     model: str | AutomaticModel = AutomaticModel.FIRST
@@ -200,7 +198,6 @@ async def list_tables(request: Request, services: Services) -> Answer:
 
 
 async def show_table(request: Request, services: Services) -> Answer:
-    """Shows one table."""
     name = ListQuery(request, TABLE_ID).require(TABLE_ID)
     return _build_response(await services.knowledge.index.get_table(request.actor.project, name))
 

@@ -238,5 +238,4 @@ def build_token(key: Key) -> Pat:
 
 
 def replace_id(token: Pat, secret: str) -> Pat:
-    """Returns the token with the secret as its id."""
     return msgspec.structs.replace(token, id=secret)

@@ -60,7 +60,6 @@ class OpenAIEmbeddings:
         return await answer_embeddings(call, call.request.model, ORIGIN, request, services)
 
     def declare(self) -> Endpoint:
-        """Declares the endpoint."""
         return Endpoint(
             method="POST",
             path=ORIGIN.operation,

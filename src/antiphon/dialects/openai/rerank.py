@@ -100,7 +100,6 @@ class Rerank:
         )
 
     def encode_answer(self, meta: ResponseMeta, call: RerankCall, ranking: Ranking) -> bytes:
-        """Encodes the ranking."""
         documents, tokens = call.request.documents, ranking.prompt_tokens
         results = [
             RerankResult(
@@ -129,7 +128,6 @@ class Rerank:
         return Response(body, headers=build_report_headers(call, request, services))
 
     def declare(self) -> Endpoint:
-        """Declares the endpoint."""
         return Endpoint(
             method="POST",
             path=ORIGIN.operation,

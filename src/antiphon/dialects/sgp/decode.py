@@ -169,7 +169,6 @@ def _normalize_message(
 
 
 def _infer_role(message: Mapping[str, Any]) -> str:
-    """Returns the role of a message that has no role."""
     if "tool_call_id" in message:
         return "tool"
     return "assistant" if message.get("tool_calls") or "function_call" in message else "user"
@@ -328,7 +327,6 @@ def _read_extra_params(
 
 
 def _get_fields(wire: SgpCommonRequest, names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the values of these fields."""
     return {name: getattr(wire, name) for name in names}
 
 

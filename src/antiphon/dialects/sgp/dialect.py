@@ -150,7 +150,6 @@ async def list_models(request: Request, services: Services) -> Answer:
 
 
 async def show_model(request: Request, services: Services) -> Answer:
-    """Shows one model."""
     _collect_parameters(request.query(), ("view",))
     entry = await services.load_model(request.path_params["model"], request)
     return Response(_encode(build_model(entry, request.actor)))
@@ -233,7 +232,6 @@ def _read_order(word: str) -> tuple[str, bool]:
 
 
 def build_model(entry: ModelEntry, actor: Actor) -> SgpModelShape:
-    """Builds the entry of one model."""
     kind = _get_type(entry)
     name = entry.alias or entry.name
     request, response = SCHEMAS.get(kind, ("", ""))

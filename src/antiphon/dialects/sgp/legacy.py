@@ -418,7 +418,6 @@ AnswerBuilder = Callable[[str, FinishName | None, LegacyUsage | None], LegacyAns
 def build_chat_answer(
     text: str, finish_reason: FinishName | None, usage: LegacyUsage | None
 ) -> LegacyChatAnswer:
-    """Builds the answer of a chat."""
     choice = LegacyChatChoice(message=LegacyAnswerMessage(content=text), finish_reason=finish_reason)
     return LegacyChatAnswer(chat_completion=choice, token_usage=usage)
 
@@ -465,7 +464,6 @@ class LegacyStreamEncoder(StreamEncoder):
     def _encode_event(
         self, text: str, finish_reason: FinishName | None = None, usage: LegacyUsage | None = None
     ) -> bytes:
-        """Encodes one event of the stream."""
         return b"data: %b\n\n" % _encode(self._build_answer(text, finish_reason, usage))
 
 

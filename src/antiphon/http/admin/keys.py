@@ -98,7 +98,6 @@ class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: Moment | UnsetType | None = UNSET
 
     def apply_to(self, key: Key) -> Key:
-        """Returns the changed key."""
         grant = Grant(
             key.grant.models if self.models is UNSET else _freeze_patterns(self.models),
             key.grant.endpoints if self.endpoints is UNSET else _freeze_patterns(self.endpoints),
@@ -160,11 +159,9 @@ class KeyResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoints of keys."""
         return tuple(self._declare())
 
     def _declare(self) -> Iterator[Endpoint]:
-        """Yields the endpoints of keys."""
         path, change_summary = (
             "/keys/{key}",
             "Change the note, the allowed models and endpoints, or the expiry",
@@ -198,7 +195,6 @@ class KeyResource:
         return answer_page(request, [(key.id, build_key_card(key, limits[key.id])) for key in keys], KeyPage)
 
     async def show_key(self, request: Request) -> Response:
-        """Shows one key."""
         return self._answer_key(self._tenants.get_key(request.actor, request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
@@ -238,7 +234,6 @@ class KeyResource:
 
 
 def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) -> KeyCard:
-    """Builds the card of a key and its limits."""
     grant = key.grant
     return KeyCard(
         id=key.id,

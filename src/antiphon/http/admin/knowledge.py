@@ -24,7 +24,6 @@ class KnowledgeResource:
         self._erasure = erasure
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoint."""
         return (
             declare_endpoint(
                 "DELETE",

@@ -106,7 +106,6 @@ class LimitResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoints of limits."""
         subject = declare_parameter("subject", {"type": "string", "enum": [*Subject]})
         path, query = "/limits/{limit}", declare_paging(subject, declare_parameter("target"))
         return (
@@ -173,7 +172,6 @@ class LimitResource:
         return self._answer_limit(request.actor, changed)
 
     async def remove(self, request: Request) -> Response:
-        """Removes a limit."""
         await self._limits.remove(request.actor, request.path_params["limit"])
         return Response(status=NO_CONTENT)
 
@@ -199,7 +197,6 @@ class LimitResource:
 
 
 def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
-    """Builds the card of a limit."""
     return LimitCard(**_list_limit_fields(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 

@@ -86,7 +86,6 @@ class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note | None = None
 
     def choose_end(self, current_end: int | None) -> int | None:
-        """Returns the new end of the price."""
         return current_end if isinstance(self.until, UnsetType) else self.until
 
 
@@ -123,7 +122,6 @@ class PriceResource:
         self._warnings = warnings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoints of prices."""
         path = "/prices/{price}"
         return (
             declare_endpoint(
@@ -155,13 +153,11 @@ class PriceResource:
         return answer_page(request, [(price.id, build_price_card(price)) for price in prices], PricePage)
 
     async def show_price(self, request: Request) -> Response:
-        """Shows one price."""
         return answer_json(
             build_price_card(self._prices.get_price(request.actor, request.path_params["price"]))
         )
 
     async def add(self, request: Request) -> Response:
-        """Adds a price."""
         price_request = decode_json(request.body, NewPrice).to_request()
         self._warnings.require_used_price(request.actor, price_request.models)
         return self._answer_price(request.actor, await self._prices.add(request.actor, price_request), 201)
@@ -174,7 +170,6 @@ class PriceResource:
         return self._answer_price(request.actor, changed)
 
     async def end(self, request: Request) -> Response:
-        """Ends a price now."""
         ended_price = await self._prices.end(request.actor, request.path_params["price"])
         return self._answer_price(request.actor, ended_price)
 
@@ -184,7 +179,6 @@ class PriceResource:
 
 
 def build_price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
-    """Builds the card of a price."""
     return PriceCard(
         id=price.id,
         models=price.models,

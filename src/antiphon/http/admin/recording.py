@@ -144,7 +144,6 @@ class RecordingResource:
         )
 
     async def show_request(self, request: Request) -> Response:
-        """Shows one recorded request."""
         record = await self._recordings.get_record(request.actor, request.path_params["request"])
         return answer_json(build_request_card(record))
 
@@ -162,7 +161,6 @@ def _require_project(query: dict[str, str]) -> str:
 
 
 def build_request_card(record: RecordedRequest) -> RequestCard:
-    """Builds the card of a recorded request."""
     return RequestCard(
         id=record.id,
         project=record.project,

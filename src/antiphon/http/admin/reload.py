@@ -45,7 +45,6 @@ class ReloadResource:
         self._reload_settings = reload_settings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoint of reloads."""
         return (
             declare_endpoint(
                 "POST",
@@ -68,7 +67,6 @@ class ReloadResource:
 
 
 def build_reload_card(report: ReloadReport) -> ReloadCard:
-    """Builds the card of a reload."""
     return ReloadCard(
         providers=_build_names(report.providers),
         models=_build_names(report.models),

@@ -228,6 +228,5 @@ def read_page_size(query: Mapping[str, str], default: int = DEFAULT_PAGE, maximu
 
 
 def answer_json(shape: msgspec.Struct, status: int = 200) -> Response:
-    """Answers with a struct as JSON."""
     # No cache must store a new key.
     return Response(msgspec.json.encode(shape), status, headers=NO_STORE)

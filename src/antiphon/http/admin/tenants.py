@@ -253,7 +253,6 @@ class TenantResource:
         )
 
     def _declare_users(self) -> Iterator[Endpoint]:
-        """Yields the endpoints of users."""
         path, list_summary = "/users/{user}", "Users that the caller can see"
         yield declare_endpoint(
             "GET", "/users", self.list_users, list_summary, gives=UserPage, query=declare_paging()
@@ -280,12 +279,10 @@ class TenantResource:
         )
 
     async def show_project(self, request: Request) -> Response:
-        """Shows one project."""
         project = self._tenants.get_project(request.actor, request.path_params["project"])
         return answer_json(build_project_card(project))
 
     async def add_project(self, request: Request) -> Response:
-        """Creates a project."""
         body = decode_json(request.body, NewProject)
         project = await self._tenants.add_project(request.actor, body.name, body.note)
         return answer_json(build_project_card(project), 201)
@@ -326,12 +323,10 @@ class TenantResource:
         return answer_page(request, [(user.id, build_user_card(user)) for user in users], UserPage)
 
     async def show_user(self, request: Request) -> Response:
-        """Shows one user."""
         user = self._tenants.get_user(request.actor, request.path_params["user"])
         return answer_json(build_user_card(user))
 
     async def add_user(self, request: Request) -> Response:
-        """Creates a user."""
         body = decode_json(request.body, NewUser)
         user = await self._tenants.add_user(request.actor, body.name, body.email, body.note)
         return answer_json(build_user_card(user), 201)
@@ -366,7 +361,6 @@ class TenantResource:
 
 
 def build_project_card(project: Project) -> ProjectCard:
-    """Builds the card of a project."""
     policy = project.recording
     return ProjectCard(
         id=project.id,
@@ -379,7 +373,6 @@ def build_project_card(project: Project) -> ProjectCard:
 
 
 def build_user_card(user: User) -> UserCard:
-    """Builds the card of a user."""
     return UserCard(
         id=user.id,
         name=user.name,
@@ -391,7 +384,6 @@ def build_user_card(user: User) -> UserCard:
 
 
 def build_member_card(membership: Membership) -> MemberCard:
-    """Builds the card of a membership."""
     return MemberCard(
         project=membership.project,
         user=membership.user,

@@ -318,6 +318,5 @@ def parse_cursor(cursor: str | None) -> EntryPosition | None:
 
 
 def _build_file_headers(name: str, selection: EntrySelection, file_format: FileFormat) -> Headers:
-    """Returns the headers of a file."""
     file_name = f"{name}-{selection.since // 1000}-{selection.until // 1000}.{file_format}"
     return ((b"content-disposition", f'attachment; filename="{file_name}"'.encode()), *NO_STORE)

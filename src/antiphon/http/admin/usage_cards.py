@@ -141,12 +141,10 @@ _DECODE_ROUTES = msgspec.json.Decoder(list[RouteTryCard]).decode
 
 
 def build_totals_card(totals: UsageTotals) -> TotalsCard:
-    """Builds the card of totals."""
     return TotalsCard(**_list_totals(totals))
 
 
 def build_group_card(group: ReportGroup, dimensions: tuple[Dimension, ...]) -> GroupCard:
-    """Builds the card of a group."""
     return GroupCard(
         by=dict(zip(map(str, dimensions), group.values, strict=True)), **_list_totals(group.totals)
     )
@@ -179,7 +177,6 @@ def _round_mean(mean: Mean) -> float | None:
 
 
 def build_entry_card(entry: Entry) -> EntryCard:
-    """Builds the card of an entry."""
     start = EPOCH + timedelta(milliseconds=entry.at)
     return EntryCard(
         id=entry.id,

@@ -121,7 +121,6 @@ class SearchAnswer(Struct, frozen=True, kw_only=True):
 
 
 def build_chunk_card(chunk: TextChunk, *, with_vector: bool = False) -> ChunkCard:
-    """Builds the card of a chunk."""
     return ChunkCard(
         id=chunk.id,
         document=chunk.document or None,
@@ -206,7 +205,6 @@ async def add_chunks(request: Request, services: Services) -> Answer:
 
 
 async def show_chunk(request: Request, services: Services) -> Answer:
-    """Shows one chunk."""
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     return answer_json(
         build_chunk_card(await services.knowledge.index.get_chunk(request.actor.project, table, chunk))
@@ -231,7 +229,6 @@ async def delete_chunk(request: Request, services: Services) -> Answer:
 
 
 async def search_table(request: Request, services: Services) -> Answer:
-    """Searches a table."""
     body = decode_json(request.body, SearchBody)
     search = TableSearch(body.query, body.k, body.mode, tuple(body.documents))
     context = build_context(request, services, SEARCH)

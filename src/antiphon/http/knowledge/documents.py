@@ -99,7 +99,6 @@ class DocumentList(Struct, frozen=True, kw_only=True):
 
 
 def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
-    """Builds the card of a document."""
     return DocumentCard(
         id=info.id,
         table=table,
@@ -119,7 +118,6 @@ def build_document_card(table: str, info: DocumentInfo) -> DocumentCard:
 
 
 def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
-    """Declares the endpoints of documents."""
     form = RequestBody(MULTIPART, max_file_bytes + FORM_OVERHEAD, UploadForm)
     summary = "Add a file to a knowledge table"
     return (
@@ -197,7 +195,6 @@ def read_upload(form: Form) -> FileUpload:
 
 
 async def show_document(request: Request, services: Services) -> Answer:
-    """Shows one document."""
     table, document = request.path_params["table"], request.path_params["document"]
     info = await services.knowledge.get_document(request.actor, table, document)
     return answer_json(build_document_card(table, info))

@@ -192,7 +192,6 @@ class UsageCard(Struct, frozen=True, kw_only=True):
 
 
 def build_table_card(info: TableInfo) -> TableCard:
-    """Builds the card of a table."""
     settings = info.settings
     return TableCard(
         name=settings.name,
@@ -212,7 +211,6 @@ def build_table_card(info: TableInfo) -> TableCard:
 
 
 def declare_tables() -> tuple[Endpoint, ...]:
-    """Declares the endpoints of tables."""
     write, read = Right.WRITE, Right.READ
     copy_summary = "Copy a knowledge table with its documents"
     return (
@@ -271,14 +269,12 @@ async def show_usage(request: Request, services: Services) -> Answer:
 
 
 async def create_table(request: Request, services: Services) -> Answer:
-    """Creates a table."""
     table_request = decode_json(request.body, NewTable).to_request()
     info = await services.knowledge.create_table(table_request, build_context(request, services, TABLES))
     return answer_json(build_table_card(info), 201)
 
 
 async def show_table(request: Request, services: Services) -> Answer:
-    """Shows one table."""
     return answer_json(
         build_table_card(
             await services.knowledge.index.get_table(request.actor.project, request.path_params["table"])

@@ -86,7 +86,6 @@ def digest_upload(content: bytes, name: str, media_type: str, sizes: ChunkSizes)
 
 
 def make_id(project: str, table: str, digest: str) -> str:
-    """Returns the id of an upload."""
     return sha256(json.dumps([project, table, digest]).encode()).hexdigest()[:32]
 
 
