@@ -95,7 +95,13 @@ class OriginCheck:
         host = self._require_host(exchange.version, hosts)
         if host and len(self._accepted_hosts) < MAX_REMEMBERED_HOSTS:
             self._accepted_hosts.add(hosts[0])
-        if not self._is_same_site(headers, host) and not _is_navigation(exchange.method, headers):
+        # A person's click on a link to this server. The page with the link cannot read the answer.
+        is_navigation = (
+            exchange.method == "GET"
+            and b"origin" not in headers
+            and headers.get(b"sec-fetch-mode") == [b"navigate"]
+        )
+        if not (is_navigation or self._is_same_site(headers, host)):
             raise PermissionDenied(
                 "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
             )
@@ -113,16 +119,14 @@ class OriginCheck:
         match = HOST_VALUE.fullmatch(host)
         if match is None or (match["name"].startswith("[") and not _is_ip_literal(match["name"])):
             raise RequestError("the Host header is not valid; send a name or an address, and perhaps a port")
-        if self._requires_loopback and not self._is_own_name(match["name"]):
+        name = match["name"]
+        is_own_name = name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
+        if self._requires_loopback and not is_own_name:
             raise PermissionDenied(
                 "refused: without a key only loopback names are served; use http://127.0.0.1, "
                 "or add the name to ANTIPHON_ALLOWED_HOSTS"
             )
         return host
-
-    def _is_own_name(self, name: str) -> bool:
-        """Whether a host name is a loopback name or one that the settings allow."""
-        return name in COMMON_LOOPBACK or is_loopback(name) or name in self._hosts
 
     def _is_same_site(self, headers: Headers, host: str) -> bool:
         """Whether the request comes from this server's pages, from an allowed origin, or from no web page.
@@ -145,12 +149,6 @@ def _is_ip_literal(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_navigation(method: str, headers: Headers) -> bool:
-    """Whether the request is a person's click on a link to this server. The page with the link cannot read
-    the answer."""
-    return method == "GET" and b"origin" not in headers and headers.get(b"sec-fetch-mode") == [b"navigate"]
 
 
 class Authenticator:

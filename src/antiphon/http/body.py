@@ -56,26 +56,21 @@ class BodyReader:
                 request.body = _take_part(exchange, counter, limit)
             else:
                 counter.require_free(declared_size)
-                request.body = await _read_in_time(exchange, counter, limit, self._timeout)
+                parts = [_take_part(exchange, counter, limit)]
+                async with asyncio.timeout_at(exchange.arrived_at + self._timeout):
+                    while not exchange.has_arrived:
+                        await exchange.wait_for_body()
+                        parts.append(_take_part(exchange, counter, limit))
+                request.body = b"".join(parts)
+        except TimeoutError:
+            counter.release()
+            raise RequestTimedOut(f"the request did not arrive within {self._timeout:g} seconds") from None
         except BaseException:
             counter.release()
             raise
         if exchange.connection.is_reading_paused:
             exchange.connection.resume_reading()
         return counter
-
-
-async def _read_in_time(exchange: Exchange, counter: BodyCounter, limit: BodyLimit, seconds: float) -> bytes:
-    """Reads a body that is still arriving. Raises RequestTimedOut if it takes too long."""
-    parts = [_take_part(exchange, counter, limit)]
-    try:
-        async with asyncio.timeout_at(exchange.arrived_at + seconds):
-            while not exchange.has_arrived:
-                await exchange.wait_for_body()
-                parts.append(_take_part(exchange, counter, limit))
-    except TimeoutError:
-        raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
-    return b"".join(parts)
 
 
 def _take_part(exchange: Exchange, counter: BodyCounter, limit: BodyLimit) -> bytes:
@@ -93,24 +88,16 @@ def _take_part(exchange: Exchange, counter: BodyCounter, limit: BodyLimit) -> by
 def require_type(media_type: str, headers: Headers) -> None:
     """Raises UnsupportedMediaType if the body has another type, or an encoding that the server does not
     support."""
-    content_types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
-    if not (content_types == [JSON_TYPE] and media_type == JSON) and not _is_content_type(
-        media_type.encode(), content_types or []
-    ):
-        type_name = "JSON" if media_type == JSON else f"of the type {media_type}"
-        raise UnsupportedMediaType(f"the body must be {type_name}; send it with Content-Type: {media_type}")
+    content_types, codings = headers.get(b"content-type", ()), headers.get(b"content-encoding", ())
+    if not (content_types == [JSON_TYPE] and media_type == JSON):
+        value = content_types[0] if len(content_types) == 1 else b""
+        sent_type, _, parameters = value.lower().partition(b";")
+        has_other_charset = parameters.strip() not in (b"", b"charset=utf-8", b'charset="utf-8"')
+        if sent_type.strip() != media_type.encode() or (media_type == JSON and has_other_charset):
+            name = "JSON" if media_type == JSON else f"of the type {media_type}"
+            raise UnsupportedMediaType(f"the body must be {name}; send it with Content-Type: {media_type}")
     if codings and any(coding.strip().lower() != b"identity" for coding in codings):
         raise UnsupportedMediaType("compressed bodies are not accepted; send it without Content-Encoding")
     transfer_codings = headers.get(b"transfer-encoding")
     if transfer_codings and any(coding.strip().lower() != b"chunked" for coding in transfer_codings):
         raise UnsupportedMediaType("the only accepted transfer coding is Transfer-Encoding: chunked")
-
-
-def _is_content_type(media_type: bytes, content_types: list[bytes]) -> bool:
-    """Whether the only Content-Type header names the media type. For JSON, its charset must be UTF-8 or
-    absent."""
-    value = content_types[0] if len(content_types) == 1 else b""
-    sent_type, _, parameters = value.lower().partition(b";")
-    if sent_type.strip() != media_type:
-        return False
-    return media_type != JSON_TYPE or parameters.strip() in (b"", b"charset=utf-8", b'charset="utf-8"')

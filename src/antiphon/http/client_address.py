@@ -33,13 +33,10 @@ class TrustedProxies:
         client, address = peer, parse_address(peer)
         header = b",".join(headers[FORWARDED_FOR]).decode("latin-1")
         hops = header.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
-        while address is not None and hops and self._is_trusted(address):
+        while address is not None and hops and any(address in network for network in self._networks):
             address = parse_address(hops.pop())
             client = client if address is None else str(address)
         return client
-
-    def _is_trusted(self, address: Address) -> bool:
-        return any(address in network for network in self._networks)
 
 
 @lru_cache(maxsize=1024)

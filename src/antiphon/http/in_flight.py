@@ -68,7 +68,7 @@ class InFlight:
         self._seconds = seconds
 
     def __enter__(self) -> "InFlight":
-        self._exchange.on_leave = self._end_on_disconnect
+        self._exchange.on_leave = lambda: self.end(ClientLeft())
         self._registry.add(self, self._exchange.connection.loop.time() + self._seconds)
         return self
 
@@ -90,10 +90,6 @@ class InFlight:
     def end_late(self) -> None:
         """Ends the request because its time is up."""
         self.end(DeadlineExceeded(f"the answer was not finished within {self._seconds:g} seconds"))
-
-    def _end_on_disconnect(self) -> None:
-        """Ends the request with ClientLeft."""
-        self.end(ClientLeft())
 
 
 class InFlightRegistry:

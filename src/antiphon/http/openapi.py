@@ -223,13 +223,14 @@ def _build_operation(
     """Adds the errors and headers to an operation of the OpenAPI document. `error_schema`: the schema of
     error bodies."""
     requires_key = needs_key and "security" not in operation
+    added_headers = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
+    if requires_key and METERED_TAGS & set(operation.get("tags", ())):
+        added_headers += RATE_LIMIT_HEADERS
     responses = {
-        status: _build_response(int(status), response, error_schema, _list_headers(operation, requires_key))
+        status: _build_response(int(status), response, error_schema, added_headers)
         for status, response in operation["responses"].items()
     }
-    for status in sorted(
-        {dialect.get_status(error_kind) for error_kind in _list_failures(operation, requires_key)}
-    ):
+    for status in sorted({dialect.get_status(error) for error in _list_failures(operation, requires_key)}):
         response = {
             "description": STATUS_DESCRIPTIONS[status],
             "content": {"application/json": {"schema": error_schema}},
@@ -242,27 +243,22 @@ def _build_operation(
 def _list_failures(operation: Mapping[str, Any], needs_key: bool) -> Iterator[AntiphonError]:
     """Yields an example of each error that an operation can end with. One example names a field, because some
     dialects use another status for such errors."""
-    yield from (kind("") for kind in _list_failure_kinds(operation, needs_key))
-    if "requestBody" in operation or "parameters" in operation:
-        yield InvalidValue("", param="field")
-
-
-def _list_failure_kinds(operation: Mapping[str, Any], needs_key: bool) -> Iterator[type[AntiphonError]]:
-    """Yields the kinds of errors that an operation can end with."""
-    yield from COMMON_ERRORS
+    tags, has_body = set(operation.get("tags", ())), "requestBody" in operation
+    kinds: list[type[AntiphonError]] = [*COMMON_ERRORS]
     if needs_key:
-        yield AuthenticationFailed
-    if "requestBody" in operation:
-        yield from BODY_ERRORS
-    tags = set(operation.get("tags", ()))
-    if "requestBody" in operation or "parameters" in operation:
-        yield from STORE_ERRORS if tags & STORED_TAGS else MODEL_ERRORS
-    if tags & QUEUED_TAGS or (needs_key and "requestBody" in operation):
-        yield Overloaded
+        kinds.append(AuthenticationFailed)
+    if has_body:
+        kinds += BODY_ERRORS
+    if has_body or "parameters" in operation:
+        kinds += STORE_ERRORS if tags & STORED_TAGS else MODEL_ERRORS
+        yield InvalidValue("", param="field")
+    if tags & QUEUED_TAGS or (needs_key and has_body):
+        kinds.append(Overloaded)
     if needs_key and tags & METERED_TAGS:
-        yield BudgetExceeded
+        kinds.append(BudgetExceeded)
     if tags & CHANGING_TAGS:
-        yield Conflict
+        kinds.append(Conflict)
+    yield from (kind("") for kind in kinds)
 
 
 def _build_response(
@@ -277,29 +273,15 @@ def _build_response(
         media: _build_event_schema(shape["schema"], error_schema) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
     }
-    headers = {
-        name: {"$ref": f"#/components/headers/{name}"}
-        for name in (*_list_error_headers(status), *extra_headers)
-    }
-    return {**response, "headers": headers, "content": content}
-
-
-def _list_headers(operation: Mapping[str, Any], needs_key: bool) -> list[str]:
-    """Returns the headers that the answers of an operation add."""
-    headers = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
-    has_limits = needs_key and METERED_TAGS & set(operation.get("tags", ()))
-    return headers + list(RATE_LIMIT_HEADERS if has_limits else ())
-
-
-def _list_error_headers(status: int) -> Iterator[str]:
-    """Yields the headers that every response of a status has."""
-    yield "x-request-id"
+    names = ["x-request-id"]
     if status in (TOO_MANY, UNAVAILABLE):
-        yield "retry-after"
+        names.append("retry-after")
     if status in CLIENT_RETRY_STATUSES or status >= SERVER_ERROR or status == BUDGET_SPENT:
-        yield "x-should-retry"
+        names.append("x-should-retry")
     if status == UNAUTHORIZED:
-        yield "www-authenticate"
+        names.append("www-authenticate")
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, *extra_headers)}
+    return {**response, "headers": headers, "content": content}
 
 
 def _build_event_schema(chunk_schema: Mapping[str, Any], error_schema: Mapping[str, str]) -> dict[str, Any]:

@@ -254,7 +254,6 @@ def declare_health(app_state: AppState) -> tuple[Endpoint, Endpoint]:
     """Declares /health (whether the process lives) and /health/ready (whether it can serve)."""
 
     async def health(_request: Request, _services: Services) -> Response:
-        """Answers 200 while the process lives."""
         return _answer_json(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:

@@ -191,7 +191,6 @@ def _build_creator(actor: Actor | None) -> Creator | None:
 
 
 async def deploy(request: Request, services: Services) -> Answer:
-    """Deploys a LoRA."""
     services.require_owner(request)
     deployment = await decode_body(decode_deploy, request, services)
     return _respond(_build_lora(await services.deployments.deploy(deployment, request.actor)))
@@ -213,14 +212,12 @@ async def list_loras(request: Request, services: Services) -> Answer:
 
 
 async def show_base(request: Request, services: Services) -> Answer:
-    """Shows one base model."""
     return _respond(
         _build_base_model(services.deployments.find_base(request.path_params["name"], request.actor))
     )
 
 
 async def list_bases(request: Request, services: Services) -> Answer:
-    """Lists the base models."""
     return _respond(list(map(_build_base_model, services.deployments.list_bases(request.actor))))
 
 

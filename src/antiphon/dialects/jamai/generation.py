@@ -70,14 +70,12 @@ class JamaiGeneration:
         return await answer_generation(self._read_chat, encoder, origin, request, services)
 
     async def _read_chat(self, request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
-        """Decodes a body, and chooses the model if it names none."""
         call = await decode_body(self._decode_chat, request, services)
         name, shown_id = await choose_model(call.request.model, list_needs(call), request, services)
         call = replace(call, request=replace(call.request, model=name))
         return call, services.create_meta(shown_id)
 
     async def embed(self, request: Request, services: Services) -> Answer:
-        """Answers a request for embeddings."""
         call = await decode_body(
             partial(decode_embeddings, report_unknown=self._reports_unknown), request, services
         )
@@ -88,7 +86,6 @@ class JamaiGeneration:
         )
 
     async def rank(self, request: Request, services: Services) -> Answer:
-        """Ranks documents."""
         call = await decode_body(
             partial(decode_rerank, report_unknown=self._reports_unknown), request, services
         )

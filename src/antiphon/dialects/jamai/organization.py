@@ -130,7 +130,6 @@ def declare_health() -> Endpoint:
 
 
 async def list_projects(request: Request, services: Services) -> Answer:
-    """Lists the projects that the caller can see."""
     query = ListQuery(request, "organization_id", "search_query", "list_chat_agents", *PAGING)
     organization, search_text = query.get("organization_id"), query.get("search_query").casefold()
     if organization not in ("", ORGANIZATION):
@@ -148,7 +147,6 @@ async def list_projects(request: Request, services: Services) -> Answer:
 
 
 async def show_project(request: Request, services: Services) -> Answer:
-    """Shows one project that the caller can see."""
     project_id = ListQuery(request, "project_id").require("project_id")
     for project in _list_projects(request, services):
         if project.id == project_id:
@@ -157,7 +155,6 @@ async def show_project(request: Request, services: Services) -> Answer:
 
 
 async def show_health(_request: Request, _services: Services) -> Answer:
-    """Answers that the process is alive."""
     return Response(_encode(Health()))
 
 

@@ -187,7 +187,6 @@ def _declare_view() -> list[Mapping[str, Any]]:
 
 
 async def add_rows(request: Request, services: Services) -> Answer:
-    """Adds rows with their vectors."""
     body = decode_json(request.body, NewJamaiRows)
     info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     paths, columns = [f"data[{index}]" for index in range(len(body.data))], load_columns(info)
@@ -202,7 +201,6 @@ async def add_rows(request: Request, services: Services) -> Answer:
 
 
 async def list_rows(request: Request, services: Services) -> Answer:
-    """Lists rows, the oldest or the newest first."""
     unsupported, repeated = ("where", "search_query"), ("columns", "search_columns")
     single_names = (TABLE_ID, *PAGING, *unsupported, *VIEW_PARAMETERS[1:])
     query = ListQuery(request, *single_names, repeated=repeated)
@@ -275,7 +273,6 @@ async def change_rows(request: Request, services: Services) -> Answer:
 
 
 async def delete_rows(request: Request, services: Services) -> Answer:
-    """Removes rows."""
     body = decode_json(request.body, RemovedJamaiRows)
     if body.where:
         raise UnsupportedParameter(
@@ -344,7 +341,6 @@ def declare_search() -> Endpoint:
 
 
 async def search_rows(request: Request, services: Services) -> Answer:
-    """Answers a search with rows, the best first."""
     body = decode_json(request.body, JamaiSearch)
     info = await services.knowledge.index.get_table(request.actor.project, body.table_id)
     model = await _find_reranker(body.reranking_model, request, services)

@@ -177,7 +177,6 @@ def _list_ignored(columns: Iterable[NewJamaiColumn]) -> Headers:
 
 
 async def list_tables(request: Request, services: Services) -> Answer:
-    """Lists the tables of the caller's project."""
     query = ListQuery(request, "created_by", "parent_id", "search_query", "count_rows", *PAGING)
     if query.get("created_by"):
         raise UnsupportedParameter(
@@ -203,7 +202,6 @@ async def show_table(request: Request, services: Services) -> Answer:
 
 
 async def rename_table(request: Request, services: Services) -> Answer:
-    """Gives a table another name."""
     query = ListQuery(request, SOURCE, TARGET)
     source, target = query.require(SOURCE), query.require(TARGET)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
@@ -230,7 +228,6 @@ async def copy_table(request: Request, services: Services) -> Answer:
 
 
 async def delete_table(request: Request, services: Services) -> Answer:
-    """Removes a table with its content."""
     name = ListQuery(request, TABLE_ID).require(TABLE_ID)
     await services.knowledge.delete_table(request.actor, name)
     return answer_done()
@@ -287,7 +284,6 @@ def declare_files(max_file_bytes: int | None) -> tuple[Endpoint, Endpoint]:
 
 
 async def embed_file(request: Request, services: Services) -> Answer:
-    """Adds a file, and answers when its chunks can be found."""
     form = read_form(request.body, request.headers)
     form.require_known(*JamaiUploadForm.__struct_fields__)
     file, table = form.require_file("file"), form.fields.get(TABLE_ID)

@@ -158,14 +158,12 @@ async def create_token(request: Request, services: Services) -> Answer:
 
 
 async def list_tokens(request: Request, services: Services) -> Answer:
-    """Lists the tokens of the calling user that have not ended."""
     query = ListQuery(request, *PAGING)
     tokens = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
     return Response(_encode(build_page(PatPage, tokens, query, TOKEN_SORT_KEYS)), headers=NO_STORE)
 
 
 async def change_token(request: Request, services: Services) -> Answer:
-    """Changes the name or the end of a token."""
     tokens, actor = _require_service(services), request.actor
     pat_id = ListQuery(request, "pat_id").require("pat_id")
     change = decode_json(request.body, PatChange)
@@ -181,7 +179,6 @@ async def change_token(request: Request, services: Services) -> Answer:
 
 
 async def revoke_token(request: Request, services: Services) -> Answer:
-    """Revokes a token immediately."""
     pat_id = ListQuery(request, "pat_id").require("pat_id")
     await _require_service(services).revoke_token(request.actor, pat_id)
     return Response(_encode(Done()), headers=NO_STORE)

@@ -171,14 +171,12 @@ def decode_unload_request(body: bytes) -> str:
 
 
 async def load_adapter(request: Request, services: Services) -> Answer:
-    """Loads an adapter from the server's disk as a model."""
     call = decode_load_request(request.body)
     await services.load_adapter(call, request.actor)
     return _confirm(call.name, "added")
 
 
 async def unload_adapter(request: Request, services: Services) -> Answer:
-    """Removes an adapter's name."""
     name = decode_unload_request(request.body)
     await services.unload_adapter(name, request.actor)
     return _confirm(name, "removed")

@@ -55,7 +55,6 @@ class OpenAIEmbeddings:
         return encode_embeddings(call.request.model, embeddings, call.as_base64)
 
     async def embed(self, request: Request, services: Services) -> Answer:
-        """Answers a request for vectors."""
         call = await decode_body(self.decode, request, services)
         return await answer_embeddings(call, call.request.model, ORIGIN, request, services)
 

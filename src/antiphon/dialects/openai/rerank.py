@@ -120,7 +120,6 @@ class Rerank:
         )
 
     async def rank(self, request: Request, services: Services) -> Answer:
-        """Answers a request to rank documents."""
         call = await decode_body(self.decode, request, services)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         ranking = await services.rerank(call.request, context)

@@ -201,25 +201,21 @@ def _build_conversation(
 
 
 async def tokenize(request: Request, services: Services) -> Answer:
-    """Shows the token ids of a prompt."""
     call = await decode_body(decode_tokenize, request, services)
     return Response(encode_tokens(await services.tokenize(call, request)))
 
 
 async def detokenize(request: Request, services: Services) -> Answer:
-    """Shows the text of token ids."""
     call = await decode_body(decode_detokenize, request, services)
     return Response(_encode(DetokenizeAnswer(await services.detokenize(call, request))))
 
 
 async def apply_template(request: Request, services: Services) -> Answer:
-    """Shows the rendered chat template of a conversation."""
     call = await decode_body(decode_apply, request, services)
     return Response(_encode(ApplyAnswer(await services.apply_template(call, request))))
 
 
 async def show_tokenizer(request: Request, services: Services) -> Answer:
-    """Shows a model's tokenizer."""
     model = dict(request.query()).get("model")
     return Response(encode_tokenizer(await services.load_tokenizer(model, request)))
 

@@ -141,7 +141,6 @@ def declare_pages() -> tuple[Endpoint, Endpoint]:
 
 
 async def list_models(request: Request, services: Services) -> Answer:
-    """Lists one page of the models that the caller can use."""
     query = read_query(request.query())
     entries = await services.list_profiled_models(request.actor)
     return Response(

@@ -15,7 +15,6 @@ from antiphon.http.admin.limits import Amount, LimitCard, build_limit_card
 from antiphon.http.admin.model_warnings import ModelWarnings
 from antiphon.http.admin.resource import (
     CREATED,
-    EndpointOptions,
     Id,
     ListPage,
     Moment,
@@ -61,7 +60,6 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """Converts to the request that the service takes."""
         return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
@@ -83,7 +81,6 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> KeyRequest:
-        """Converts to the request that the service takes."""
         grant = Grant(_freeze_patterns(self.models), _freeze_patterns(self.endpoints))
         limits = tuple(limit.to_request() for limit in self.limits)
         return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
@@ -158,14 +155,8 @@ class KeyResource:
         self._tenants = tenants
         self._warnings = warnings
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return tuple(self._declare())
-
-    def _declare(self) -> Iterator[Endpoint]:
-        path, change_summary = (
-            "/keys/{key}",
-            "Change the note, the allowed models and endpoints, or the expiry",
-        )
+    def endpoints(self) -> Iterator[Endpoint]:
+        path = "/keys/{key}"
         yield declare_endpoint(
             "GET",
             "/keys",
@@ -174,22 +165,39 @@ class KeyResource:
             gives=KeyPage,
             query=declare_paging(),
         )
-        new_key = EndpointOptions(body=NewKey, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", "/keys", self.add_key, "Create a key; its secret is shown only once", **new_key
+            "POST",
+            "/keys",
+            self.add_key,
+            "Create a key; its secret is shown only once",
+            body=NewKey,
+            gives=NewKeyCard,
+            status=CREATED,
         )
         yield declare_endpoint("GET", path, self.show_key, "One key", gives=KeyCard)
-        yield declare_endpoint("PATCH", path, self.change_key, change_summary, body=KeyChange, gives=KeyCard)
-        rotation = EndpointOptions(body=Rotation, gives=NewKeyCard, status=CREATED)
         yield declare_endpoint(
-            "POST", f"{path}/rotate", self.rotate_key, "Create a successor of a key", **rotation
+            "PATCH",
+            path,
+            self.change_key,
+            "Change the note, the allowed models and endpoints, or the expiry",
+            body=KeyChange,
+            gives=KeyCard,
         )
-        revocation = EndpointOptions(body=EmptyBody, gives=KeyCard)
-        yield declare_endpoint("POST", f"{path}/revoke", self.revoke_key, "End a key now", **revocation)
+        yield declare_endpoint(
+            "POST",
+            f"{path}/rotate",
+            self.rotate_key,
+            "Create a successor of a key",
+            body=Rotation,
+            gives=NewKeyCard,
+            status=CREATED,
+        )
+        yield declare_endpoint(
+            "POST", f"{path}/revoke", self.revoke_key, "End a key now", body=EmptyBody, gives=KeyCard
+        )
         yield declare_endpoint("DELETE", path, self.end_key, "End a key now", gives=KeyCard)
 
     async def list_keys(self, request: Request) -> Response:
-        """Lists the keys that the caller can see."""
         keys: list[Key] = self._tenants.list_keys(request.actor)
         limits = self._tenants.list_limits(keys)
         return answer_page(request, [(key.id, build_key_card(key, limits[key.id])) for key in keys], KeyPage)
@@ -198,7 +206,6 @@ class KeyResource:
         return self._answer_key(self._tenants.get_key(request.actor, request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
-        """Creates a key, and shows its secret this once."""
         key_request = decode_json(request.body, NewKey).to_request()
         actor = request.actor
         issued = await self._tenants.add_key(actor, key_request)
@@ -207,7 +214,6 @@ class KeyResource:
         )
 
     async def change_key(self, request: Request) -> Response:
-        """Changes the note, the allowed models and endpoints, or the expiry."""
         body = decode_json(request.body, KeyChange)
         id_, actor = request.path_params["key"], request.actor
         changed = await self._tenants.change_key(actor, id_, body.apply_to)
@@ -220,7 +226,6 @@ class KeyResource:
         return answer_json(build_new_key_card(issued), 201)
 
     async def revoke_key(self, request: Request) -> Response:
-        """Ends a key now."""
         decode_json(request.body, EmptyBody)
         return await self.end_key(request)
 
@@ -255,7 +260,6 @@ def build_key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = 
 
 
 def build_new_key_card(issued: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
-    """Builds the card of a new key, with its secret."""
     fields = msgspec.structs.asdict(build_key_card(issued.key, issued.limits, warnings))
     return NewKeyCard(**fields, secret=issued.secret)
 

@@ -36,7 +36,6 @@ class KnowledgeResource:
         )
 
     async def erase(self, request: Request) -> Response:
-        """Removes all knowledge tables of a project."""
         query = read_query(request, "project")
         if "project" not in query:
             raise MissingParameter("name the project: ?project=ID", param="project")

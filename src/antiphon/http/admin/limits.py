@@ -50,7 +50,6 @@ class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     note: Note = ""
 
     def to_request(self) -> LimitRequest:
-        """Converts to the request that the service takes."""
         return LimitRequest(
             self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
         )
@@ -152,19 +151,16 @@ class LimitResource:
         return answer_page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def show_limit(self, request: Request) -> Response:
-        """Shows one limit and its current state."""
         status = await self._limits.get_status(request.actor, request.path_params["limit"])
         return answer_json(build_status_card(status))
 
     async def add(self, request: Request) -> Response:
-        """Sets a limit."""
         limit_request = decode_json(request.body, NewLimit).to_request()
         if limit_request.subject is Subject.MODEL:
             self._require_model(limit_request.target)
         return self._answer_limit(request.actor, await self._limits.add(request.actor, limit_request), 201)
 
     async def change(self, request: Request) -> Response:
-        """Changes the amount and the note."""
         body = decode_json(request.body, LimitChange)
         changed = await self._limits.change(
             request.actor, request.path_params["limit"], body.amount, body.note
@@ -201,7 +197,6 @@ def build_limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
 
 
 def build_status_card(status: LimitStatus) -> LimitStatusCard:
-    """Builds the card of a limit and its current state."""
     usage_fields = {"remaining": status.remaining, "reset_seconds": round(status.reset, 3)}
     return LimitStatusCard(**_list_limit_fields(status.limit), **usage_fields)  # type: ignore[arg-type]
 

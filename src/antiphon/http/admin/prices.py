@@ -148,7 +148,6 @@ class PriceResource:
         )
 
     async def list_prices(self, request: Request) -> Response:
-        """Lists all prices, also ended ones."""
         prices = self._prices.list_prices(request.actor)
         return answer_page(request, [(price.id, build_price_card(price)) for price in prices], PricePage)
 
@@ -163,7 +162,6 @@ class PriceResource:
         return self._answer_price(request.actor, await self._prices.add(request.actor, price_request), 201)
 
     async def change(self, request: Request) -> Response:
-        """Changes the note and the end."""
         body = decode_json(request.body, PriceChange)
         id_ = request.path_params["price"]
         changed = await self._prices.change(request.actor, id_, body.note, body.choose_end)

@@ -116,7 +116,6 @@ class RecordingResource:
         )
 
     async def turn_on(self, request: Request) -> Response:
-        """Turns on the recording of a project's requests."""
         policy = decode_json(request.body, NewRecording).to_request()
         project = request.path_params["project"]
         return answer_json(
@@ -124,14 +123,12 @@ class RecordingResource:
         )
 
     async def turn_off(self, request: Request) -> Response:
-        """Turns off the recording of a project's requests."""
         project = request.path_params["project"]
         return answer_json(
             build_project_card(await self._recordings.set_recording(request.actor, project, None))
         )
 
     async def list_requests(self, request: Request) -> Response:
-        """Lists a project's recorded requests, the latest first."""
         query = read_query(request, "project", "limit", "after")
         actor, limit = request.actor, read_page_size(query, DEFAULT_REQUESTS, MAX_REQUESTS)
         before = None
@@ -148,7 +145,6 @@ class RecordingResource:
         return answer_json(build_request_card(record))
 
     async def remove_requests(self, request: Request) -> Response:
-        """Removes a project's recorded requests."""
         project = _require_project(read_query(request, "project"))
         return answer_json(RemovedRequests(removed=await self._recordings.erase(request.actor, project)))
 

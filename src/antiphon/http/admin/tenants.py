@@ -33,7 +33,6 @@ from antiphon.http.admin.resource import (
     PAGE_SIZE,
     SECOND_SCHEMA,
     Email,
-    EndpointOptions,
     ListPage,
     Name,
     Note,
@@ -190,89 +189,100 @@ class TenantResource:
     def __init__(self, tenants: TenancyService) -> None:
         self._tenants = tenants
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Returns the endpoints of projects, users and the audit."""
-        number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
-        query = [
-            PAGE_SIZE,
-            declare_parameter("before", number),
-            declare_parameter("target", description="Only changes of the object with this id"),
-            declare_parameter(
-                "actor", description="Only changes by this key or user; or by a name, as single-sign-on"
-            ),
-            declare_parameter(
-                "project", description="Only changes of this project, its keys, and the limits of both"
-            ),
-            declare_parameter(
-                "since", SECOND_SCHEMA, description="Unix seconds; the default is the first change"
-            ),
-            declare_parameter(
-                "until", SECOND_SCHEMA, description="Unix seconds; changes at this second are left out"
-            ),
-        ]
-        return (
-            *self._declare_projects(),
-            *self._declare_users(),
-            declare_endpoint(
-                "GET", "/audit", self.list_audit, "Changes, the latest first", gives=AuditPage, query=query
-            ),
-        )
-
-    def _declare_projects(self) -> Iterator[Endpoint]:
-        """Yields the endpoints of projects and their members."""
-        path, member_path = "/projects/{project}", "/projects/{project}/members/{user}"
-        list_summary = "Projects that the caller can see"
+    def endpoints(self) -> Iterator[Endpoint]:
+        project, user = "/projects/{project}", "/users/{user}"
+        member = f"{project}/members/{{user}}"
         yield declare_endpoint(
-            "GET", "/projects", self.list_projects, list_summary, gives=ProjectPage, query=declare_paging()
+            "GET",
+            "/projects",
+            self.list_projects,
+            "Projects that the caller can see",
+            gives=ProjectPage,
+            query=declare_paging(),
         )
-        new_project = EndpointOptions(body=NewProject, gives=ProjectCard, status=CREATED)
-        yield declare_endpoint("POST", "/projects", self.add_project, "Create a project", **new_project)
-        yield declare_endpoint("GET", path, self.show_project, "One project", gives=ProjectCard)
+        yield declare_endpoint(
+            "POST",
+            "/projects",
+            self.add_project,
+            "Create a project",
+            body=NewProject,
+            gives=ProjectCard,
+            status=CREATED,
+        )
+        yield declare_endpoint("GET", project, self.show_project, "One project", gives=ProjectCard)
         yield declare_endpoint(
             "PATCH",
-            path,
+            project,
             self.change_project,
             "Change the name or note of a project, or archive it",
             body=ProjectChange,
             gives=ProjectCard,
         )
-        members_options = EndpointOptions(gives=MemberPage, query=declare_paging())
         yield declare_endpoint(
             "GET",
-            f"{path}/members",
+            f"{project}/members",
             self.list_members,
             "Members of a project and their roles",
-            **members_options,
-        )
-        put_options = EndpointOptions(body=Member, gives=MemberCard)
-        yield declare_endpoint(
-            "PUT", member_path, self.put_member, "Make a user a member, or change the role", **put_options
+            gives=MemberPage,
+            query=declare_paging(),
         )
         yield declare_endpoint(
-            "DELETE", member_path, self.remove_member, "End a membership", status=NO_CONTENT
+            "PUT",
+            member,
+            self.put_member,
+            "Make a user a member, or change the role",
+            body=Member,
+            gives=MemberCard,
         )
-
-    def _declare_users(self) -> Iterator[Endpoint]:
-        path, list_summary = "/users/{user}", "Users that the caller can see"
+        yield declare_endpoint("DELETE", member, self.remove_member, "End a membership", status=NO_CONTENT)
         yield declare_endpoint(
-            "GET", "/users", self.list_users, list_summary, gives=UserPage, query=declare_paging()
+            "GET",
+            "/users",
+            self.list_users,
+            "Users that the caller can see",
+            gives=UserPage,
+            query=declare_paging(),
         )
-        new_user = EndpointOptions(body=NewUser, gives=UserCard, status=CREATED)
-        yield declare_endpoint("POST", "/users", self.add_user, "Create a user", **new_user)
-        yield declare_endpoint("GET", path, self.show_user, "One user", gives=UserCard)
-        change_options = EndpointOptions(body=UserChange, gives=UserCard)
+        yield declare_endpoint(
+            "POST", "/users", self.add_user, "Create a user", body=NewUser, gives=UserCard, status=CREATED
+        )
+        yield declare_endpoint("GET", user, self.show_user, "One user", gives=UserCard)
         yield declare_endpoint(
             "PATCH",
-            path,
+            user,
             self.change_user,
             "Change the name, address or note of a user, or disable the user",
-            **change_options,
+            body=UserChange,
+            gives=UserCard,
+        )
+        yield declare_endpoint(
+            "GET",
+            "/audit",
+            self.list_audit,
+            "Changes, the latest first",
+            gives=AuditPage,
+            query=[
+                PAGE_SIZE,
+                declare_parameter("before", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
+                declare_parameter("target", description="Only changes of the object with this id"),
+                declare_parameter(
+                    "actor", description="Only changes by this key or user; or by a name, as single-sign-on"
+                ),
+                declare_parameter(
+                    "project", description="Only changes of this project, its keys, and the limits of both"
+                ),
+                declare_parameter(
+                    "since", SECOND_SCHEMA, description="Unix seconds; the default is the first change"
+                ),
+                declare_parameter(
+                    "until", SECOND_SCHEMA, description="Unix seconds; changes at this second are left out"
+                ),
+            ],
         )
 
     # --- projects ---
 
     async def list_projects(self, request: Request) -> Response:
-        """Lists the projects that the caller can see."""
         projects = self._tenants.list_projects(request.actor)
         return answer_page(
             request, [(project.id, build_project_card(project)) for project in projects], ProjectPage
@@ -288,7 +298,6 @@ class TenantResource:
         return answer_json(build_project_card(project), 201)
 
     async def change_project(self, request: Request) -> Response:
-        """Changes the name or the note, or archives the project."""
         body = decode_json(request.body, ProjectChange)
         id_ = request.path_params["project"]
         changed = await self._tenants.change_project(request.actor, id_, body.name, body.note, body.archived)
@@ -297,20 +306,17 @@ class TenantResource:
     # --- members ---
 
     async def list_members(self, request: Request) -> Response:
-        """Lists the members of a project and their roles."""
         members: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
         cards = [(member.user, build_member_card(member)) for member in members]
         return answer_page(request, cards, MemberPage, removable="user")
 
     async def put_member(self, request: Request) -> Response:
-        """Makes a user a member, or changes the member's role."""
         role = decode_json(request.body, Member).role
         project, user = request.path_params["project"], request.path_params["user"]
         membership = await self._tenants.put_member(request.actor, project, user, role)
         return answer_json(build_member_card(membership))
 
     async def remove_member(self, request: Request) -> Response:
-        """Ends a membership."""
         project, user = request.path_params["project"], request.path_params["user"]
         await self._tenants.remove_member(request.actor, project, user)
         return Response(status=NO_CONTENT)
@@ -318,7 +324,6 @@ class TenantResource:
     # --- users ---
 
     async def list_users(self, request: Request) -> Response:
-        """Lists the users that the caller can see."""
         users = self._tenants.list_users(request.actor)
         return answer_page(request, [(user.id, build_user_card(user)) for user in users], UserPage)
 
@@ -341,7 +346,6 @@ class TenantResource:
     # --- audit ---
 
     async def list_audit(self, request: Request) -> Response:
-        """Lists changes, the latest first."""
         query = read_query(request, "limit", "before", "target", "actor", "project", "since", "until")
         limit, before = read_page_size(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
@@ -393,7 +397,6 @@ def build_member_card(membership: Membership) -> MemberCard:
 
 
 def build_audit_card(entry: AuditEntry) -> AuditCard:
-    """Builds the card of a change."""
     detail = msgspec.json.decode(entry.detail, type=dict[str, Any])
     return AuditCard(
         id=entry.id,

@@ -160,7 +160,6 @@ class UsageResource:
         )
 
     async def show_report(self, request: Request) -> Answer:
-        """Shows sums, grouped by dimensions."""
         query = read_query(request, *TIME_FIELDS, "by", "limit", "format", *FILTERS, accepts=is_tag_filter)
         selection, file_format = self._read_selection(query), read_format(query)
         dimensions = parse_dimensions(query.get("by", ""))
@@ -200,7 +199,6 @@ class UsageResource:
         return Response(body, media_type=MEDIA_TYPES[file_format], headers=headers)
 
     async def list_entries(self, request: Request) -> Answer:
-        """Lists single generations, the earliest first."""
         query = read_query(request, *TIME_FIELDS, "limit", "after", "format", *FILTERS, accepts=is_tag_filter)
         selection, file_format = self._read_selection(query), read_format(query)
         after = parse_cursor(query.get("after"))

@@ -54,7 +54,6 @@ class NewChunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     vector: bytes = b""
 
     def to_input(self) -> ChunkInput:
-        """Converts to the input that the service takes."""
         return ChunkInput(self.text, self.title, self.page, self.file_name, self.metadata, self.vector)
 
 
@@ -136,7 +135,6 @@ def build_chunk_card(chunk: TextChunk, *, with_vector: bool = False) -> ChunkCar
 
 
 def build_result(hit: SearchHit) -> SearchResult:
-    """Builds the card of a hit."""
     return SearchResult(
         score=hit.score,
         words_rank=hit.words_rank,
@@ -182,7 +180,6 @@ def declare_chunks() -> tuple[Endpoint, ...]:
 
 
 async def list_chunks(request: Request, services: Services) -> Answer:
-    """Lists chunks of one document, or of all."""
     offset, limit, query = read_paging(request, "document", "vectors")
     if (vectors_text := query.get("vectors", "false")) not in ("true", "false"):
         raise InvalidValue("vectors must be true or false", param="vectors")
@@ -196,7 +193,6 @@ async def list_chunks(request: Request, services: Services) -> Answer:
 
 
 async def add_chunks(request: Request, services: Services) -> Answer:
-    """Embeds and adds chunks."""
     chunks = [chunk.to_input() for chunk in decode_json(request.body, NewChunks).chunks]
     context = build_context(request, services, CHUNKS)
     added = await services.knowledge.add_chunks(request.path_params["table"], chunks, context)
@@ -212,7 +208,6 @@ async def show_chunk(request: Request, services: Services) -> Answer:
 
 
 async def replace_chunk(request: Request, services: Services) -> Answer:
-    """Replaces the content of a chunk, and embeds it anew."""
     content = decode_json(request.body, NewChunk).to_input()
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     context = build_context(request, services, CHUNK)
@@ -221,7 +216,6 @@ async def replace_chunk(request: Request, services: Services) -> Answer:
 
 
 async def delete_chunk(request: Request, services: Services) -> Answer:
-    """Removes one chunk."""
     table, chunk = request.path_params["table"], request.path_params["chunk"]
     if not await services.knowledge.index.delete_chunks(request.actor.project, table, [chunk]):
         raise NotFound(f"there is no chunk {chunk[:40]!r} in this knowledge table", param="chunk")

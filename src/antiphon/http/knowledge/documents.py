@@ -158,7 +158,6 @@ def declare_documents(max_file_bytes: int) -> tuple[Endpoint, ...]:
 
 
 async def list_documents(request: Request, services: Services) -> Answer:
-    """Lists documents, the latest first."""
     offset, limit, _ = read_paging(request)
     table = request.path_params["table"]
     page = await services.knowledge.list_documents(request.actor, table, offset, limit)
@@ -209,7 +208,6 @@ async def import_document(request: Request, services: Services) -> Answer:
 
 
 async def delete_document(request: Request, services: Services) -> Answer:
-    """Removes a document with its chunks."""
     table, document = request.path_params["table"], request.path_params["document"]
     await services.knowledge.delete_document(request.actor, table, document)
     return answer_json(Removed(id=document))

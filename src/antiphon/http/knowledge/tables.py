@@ -127,7 +127,6 @@ class NewTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     chunk_unit: SizeUnit | None = None
 
     def to_request(self) -> TableRequest:
-        """Converts to the request that the service takes."""
         model = AutomaticModel.FIRST if self.embedding_model is UNSET else self.embedding_model
         return TableRequest(self.name, model, self.chunk_size, self.chunk_overlap, self.chunk_unit)
 
@@ -247,13 +246,11 @@ def declare_tables() -> tuple[Endpoint, ...]:
 
 
 async def list_tables(request: Request, services: Services) -> Answer:
-    """Lists the tables of the caller's project."""
     tables = await services.knowledge.index.list_tables(request.actor.project)
     return answer_json(TableList(data=[build_table_card(info) for info in tables]))
 
 
 async def show_usage(request: Request, services: Services) -> Answer:
-    """Shows what the caller's project keeps, and its limits."""
     used, limits = await services.knowledge.count_usage(request.actor)
     amounts = [
         KnowledgeAmounts(
@@ -283,14 +280,12 @@ async def show_table(request: Request, services: Services) -> Answer:
 
 
 async def rename_table(request: Request, services: Services) -> Answer:
-    """Gives a table another name."""
     name = decode_json(request.body, TableRename).name
     info = await services.knowledge.rename_table(request.actor, request.path_params["table"], name)
     return answer_json(build_table_card(info))
 
 
 async def duplicate_table(request: Request, services: Services) -> Answer:
-    """Copies a table."""
     copy = decode_json(request.body, TableCopy)
     info = await services.knowledge.duplicate_table(
         request.actor, request.path_params["table"], copy.name, with_documents=copy.with_documents
@@ -299,7 +294,6 @@ async def duplicate_table(request: Request, services: Services) -> Answer:
 
 
 async def delete_table(request: Request, services: Services) -> Answer:
-    """Removes a table with all that it contains."""
     table = request.path_params["table"]
     await services.knowledge.delete_table(request.actor, table)
     return answer_json(Removed(id=table))
