@@ -35,6 +35,13 @@ SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
 """A pattern for a secret key. Its prefix is public."""
 
 
+OPERATOR = "operator"
+"""How the audit names the operator's key of this machine, with its predecessors before rotations."""
+
+AUTHORS = ("antiphon serve", "antiphon store admin-key", "single-sign-on")
+"""The authors of changes in the audit log that have no key."""
+
+
 class ObjectKind(Struct, frozen=True):
     """A kind of object of the admin API, with a pattern of its ids and the fields that identify it."""
 
@@ -89,12 +96,6 @@ OWNERS = {Subject.PROJECT: PROJECT, Subject.USER: USER, Subject.KEY: KEY}
 
 KINDS_WITHOUT_NAMES = (LIMIT, PRICE)
 """Kinds that the audit log names only by id, because their notes are not unique."""
-
-OPERATOR = "operator"
-"""How the audit names the operator's key of this machine, with its predecessors before rotations."""
-
-AUTHORS = ("antiphon serve", "antiphon store admin-key", "single-sign-on")
-"""The authors of changes in the audit log that have no key."""
 
 
 def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:

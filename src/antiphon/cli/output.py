@@ -30,6 +30,11 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 KEY_VARIABLE = "ANTIPHON_API_KEY"
 
 
+MOST_UNITS = 2
+
+UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
 def escape_unprintable(text: str) -> str:
     r"""Escapes unprintable characters, as in `\\x1b`, so that the text cannot control a terminal."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
@@ -193,11 +198,6 @@ def format_time(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):  # outside of the calendar's range
         return str(seconds)
-
-
-MOST_UNITS = 2
-
-UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def format_duration(seconds: float) -> str:

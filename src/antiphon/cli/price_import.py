@@ -41,6 +41,10 @@ EXPLICIT_CACHE_VENDOR = "anthropic"
 """The vendor that caches a prefix only if a request marks it."""
 
 
+CURRENCY = "USD"
+"""The currency of all published prices."""
+
+
 class TieredAmount(Struct, frozen=True):
     """An amount that depends on the length of the prompt."""
 
@@ -224,10 +228,6 @@ def format_amount(amount: Decimal | TieredAmount) -> str:
     if dollars < 0 or len(text.partition(".")[2]) > DIGITS:
         raise PriceUnusable(f"{text} has more than {DIGITS} decimal places, or is negative")
     return text
-
-
-CURRENCY = "USD"
-"""The currency of all published prices."""
 
 
 class ImportOptions(Struct, frozen=True):

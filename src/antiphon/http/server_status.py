@@ -99,6 +99,9 @@ PAGE_HEADERS = (
 LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
 
 
+FRONT_PAGE = "/"
+
+
 class EngineReport(Struct, frozen=True):
     """What is known about an engine when metrics are requested."""
 
@@ -343,9 +346,6 @@ def _declare_info(
         tag="server",
         answers={JSON: {"type": "object", "properties": {name: schema}, "required": [name]}},
     )
-
-
-FRONT_PAGE = "/"
 
 
 def declare_front_page(app_state: AppState) -> Endpoint:

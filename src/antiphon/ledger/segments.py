@@ -53,6 +53,24 @@ MAX_PAYLOAD = 64 * 1024
 characters."""
 
 
+_DECODER = msgspec.json.Decoder(Entry)
+
+SEGMENT_SIZE = 1024 * 1024
+"""The size of a segment in bytes."""
+
+SUFFIX = ".seg"
+
+UNFINISHED = ".new"
+"""Suffix of a file that is being created. The drain must not read such a file, because it is not locked at
+first."""
+
+OTHER_VERSION = "another version of Antiphon wrote a record"
+"""The damage of a complete record that this version cannot decode."""
+
+READ_BYTES = 4 * (HEADER_BYTES + MAX_PAYLOAD)
+"""The most bytes of one read. Several of the largest records fit."""
+
+
 class RecordKind(IntEnum):
     """The kinds of records. A generation has one of each."""
 
@@ -112,7 +130,6 @@ def _encode_mapping(value: object) -> object:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode_mapping)
-_DECODER = msgspec.json.Decoder(Entry)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -122,15 +139,6 @@ def encode_entry(entry: Entry) -> bytes:
     except UnicodeEncodeError:
         values = {name: getattr(entry, name) for name in Entry.__struct_fields__}
         return json.dumps(values, default=dict, ensure_ascii=False).encode("utf-8", "replace")
-
-
-SEGMENT_SIZE = 1024 * 1024
-"""The size of a segment in bytes."""
-
-SUFFIX = ".seg"
-UNFINISHED = ".new"
-"""Suffix of a file that is being created. The drain must not read such a file, because it is not locked at
-first."""
 
 
 class SegmentWriter:
@@ -255,12 +263,6 @@ def list_segments(directory: Path) -> list[Path]:
 
 
 INTENT = int(RecordKind.INTENT)
-
-OTHER_VERSION = "another version of Antiphon wrote a record"
-"""The damage of a complete record that this version cannot decode."""
-
-READ_BYTES = 4 * (HEADER_BYTES + MAX_PAYLOAD)
-"""The most bytes of one read. Several of the largest records fit."""
 
 
 class SegmentReader:

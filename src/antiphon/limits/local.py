@@ -31,6 +31,10 @@ MAX_DRIFT_S = 1.0
 was restarted or its clock was set. The file is then not used."""
 
 
+UNUSED_NS = 24 * 3600 * SECOND_NS
+"""Nanoseconds after which an unused counter is dropped. Its usage can be read from the ledger again."""
+
+
 class CounterState(Struct, frozen=True):
     """A limit and the amounts of its counter."""
 
@@ -88,10 +92,6 @@ def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
     monotonic_age = (now.monotonic - snapshot.at.monotonic) / SECOND_NS
     is_usable = 0 <= age <= MAX_AGE_S and abs(age - monotonic_age) <= MAX_DRIFT_S
     return snapshot if is_usable and snapshot.release == antiphon.__version__ else None
-
-
-UNUSED_NS = 24 * 3600 * SECOND_NS
-"""Nanoseconds after which an unused counter is dropped. Its usage can be read from the ledger again."""
 
 
 class LimitCounter(Struct):

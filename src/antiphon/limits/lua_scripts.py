@@ -365,6 +365,14 @@ microseconds, the earliest first; otherwise it is the beginning of the period. T
 counter."""
 
 
+MICRO = 1_000_000
+
+CONCURRENT_KIND = "running"
+"""The counter kind of running requests."""
+
+Argument = str | int
+
+
 class Scripts(Struct, frozen=True):
     """The text of every script."""
 
@@ -390,12 +398,6 @@ def build_scripts(time: str = TIME) -> Scripts:
     for name, value in constants.items():
         shared_code = shared_code.replace(f"%{name}%", str(value))
     return Scripts(*(shared_code + script for script in (TAKE, READ_STATUS, SETTLE, RENEW, SEED, RELEASE)))
-
-
-MICRO = 1_000_000
-CONCURRENT_KIND = "running"
-"""The counter kind of running requests."""
-Argument = str | int
 
 
 class ScriptResult(Struct, frozen=True):

@@ -44,6 +44,33 @@ UNAUTHENTICATED = "already authenticated"
 """A text in the error of a Redis that needs a password, if the client sends none."""
 
 
+CONNECTIONS = 32
+
+TIMEOUT_S = 1.0
+"""Seconds after which Redis counts as unavailable."""
+
+POLL_S = 1.0
+"""Seconds between two checks whether Redis is available."""
+
+RETRY_PAUSE_S = 0.25
+"""Seconds after a failed call in which Redis is not called again."""
+
+LEASE_S = 30.0
+"""Seconds for which a claim counts as a running request, unless its lease is renewed."""
+
+RENEWAL_S = 10.0
+"""Seconds between two renewals of a lease."""
+
+BATCH = 500
+"""The most claims in one call."""
+
+MAX_UNCERTAIN = 10_000
+"""The most ended claims that wait to be sent. Above this, a claim that Redis has perhaps counted is not
+settled, and stays counted."""
+
+FAILURES = (RedisError, OSError, TimeoutError)
+
+
 def check_redis(url: str, timeout_s: float) -> str:
     """Returns the server's name, version and address, without credentials. `timeout_s`: seconds to wait for
     an answer.
@@ -84,25 +111,6 @@ def _strip_credentials(url: str) -> str:
     """Returns the address without user, password and options."""
     split_url = urlsplit(url)
     return f"{split_url.scheme}://{split_url.netloc.rpartition('@')[2]}{split_url.path}"
-
-
-CONNECTIONS = 32
-TIMEOUT_S = 1.0
-"""Seconds after which Redis counts as unavailable."""
-POLL_S = 1.0
-"""Seconds between two checks whether Redis is available."""
-RETRY_PAUSE_S = 0.25
-"""Seconds after a failed call in which Redis is not called again."""
-LEASE_S = 30.0
-"""Seconds for which a claim counts as a running request, unless its lease is renewed."""
-RENEWAL_S = 10.0
-"""Seconds between two renewals of a lease."""
-BATCH = 500
-"""The most claims in one call."""
-MAX_UNCERTAIN = 10_000
-"""The most ended claims that wait to be sent. Above this, a claim that Redis has perhaps counted is not
-settled, and stays counted."""
-FAILURES = (RedisError, OSError, TimeoutError)
 
 
 class RedisClaim(Struct):

@@ -26,6 +26,13 @@ CONCURRENT_RETRY_S = 1.0
 """Seconds after which a client should retry when too many requests run."""
 
 
+SKEW_S = 3600.0
+"""Seconds by which the clocks of two machines can differ."""
+
+DAYS = {Window.DAY: 1, Window.WEEK: 7}
+"""The length of a window in days."""
+
+
 class ClockReading(Value, frozen=True):
     """The current time on both clocks."""
 
@@ -237,13 +244,6 @@ def create_counter(limit: Limit) -> UsageCounter:
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return ConcurrencyCounter()
     return SlidingWindow() if limit.window is Window.MINUTE else CalendarWindow(limit.window)
-
-
-SKEW_S = 3600.0
-"""Seconds by which the clocks of two machines can differ."""
-
-DAYS = {Window.DAY: 1, Window.WEEK: 7}
-"""The length of a window in days."""
 
 
 def find_period(window: Window, at: float) -> tuple[int, int]:

@@ -18,6 +18,17 @@ MAX_LIMITS = 50
 """The most limits of one target. Every request checks each of them."""
 
 
+MAX_KEYS = 1_000
+"""The most valid access tokens of a user, and the most valid service keys of a project. The operator can
+create more."""
+
+ONLY_OWNERS_LIMIT = "only an owner of a project can limit keys, and only keys that belong to this project"
+
+NO_EXPIRY = 2**62
+"""A time in Unix seconds that is later than the end of any key. It stands for the end of a key that never
+expires."""
+
+
 class LimitRequest(Struct, frozen=True):
     """A requested limit, with the fields of `domain.limits.Limit`. The target is empty for a limit of a new
     key."""
@@ -82,15 +93,6 @@ def _get_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
     """Returns the measure, window and models of a limit. Two limits of one target with the same values would
     limit the same quantity."""
     return limit.measure, limit.window, limit.models
-
-
-MAX_KEYS = 1_000
-"""The most valid access tokens of a user, and the most valid service keys of a project. The operator can
-create more."""
-ONLY_OWNERS_LIMIT = "only an owner of a project can limit keys, and only keys that belong to this project"
-NO_EXPIRY = 2**62
-"""A time in Unix seconds that is later than the end of any key. It stands for the end of a key that never
-expires."""
 
 
 class KeyRequest(Struct, frozen=True):

@@ -23,6 +23,35 @@ VARIABLE_PREFIX = "os.environ/"
 Table = Mapping[str, object]
 
 
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+PLACEHOLDER_KEYS = frozenset(
+    {"none", "null", "empty", "dummy", "fake", "fake-key", "anything", "no-key", "sk-1234", "key", "na"}
+)
+"""Common values of keys for servers that need no key."""
+
+VENDOR_PATTERNS = (
+    (re.compile(r"(gpt|chatgpt|o[1-9]|text-embedding|ft:gpt)[-0-9].*|o[1-9]"), "openai"),
+    (re.compile(r"claude.*"), "anthropic"),
+)
+"""Vendors by model names, for models without a vendor prefix."""
+
+OPENAI_ADDRESS = "https://api.openai.com/v1"
+
+PROVIDER_FIELDS = {
+    "model",
+    "custom_llm_provider",
+    "api_base",
+    "base_url",
+    "api_key",
+    "organization",
+    "extra_headers",
+    "timeout",
+    "stream_timeout",
+}
+"""Fields of a deployment that become settings of its provider."""
+
+
 class ImportNotes(Struct):
     """Notes for the operator about omitted settings and remaining work."""
 
@@ -140,14 +169,6 @@ def get_number(value: object) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-PLACEHOLDER_KEYS = frozenset(
-    {"none", "null", "empty", "dummy", "fake", "fake-key", "anything", "no-key", "sk-1234", "key", "na"}
-)
-"""Common values of keys for servers that need no key."""
-
-
 class Vendor(Struct, frozen=True):
     """The settings for a vendor of LiteLLM."""
 
@@ -183,26 +204,6 @@ VENDORS: Mapping[str, Vendor] = {
     "lm_studio": Vendor(None),
     "llamafile": Vendor(None),
 }
-
-VENDOR_PATTERNS = (
-    (re.compile(r"(gpt|chatgpt|o[1-9]|text-embedding|ft:gpt)[-0-9].*|o[1-9]"), "openai"),
-    (re.compile(r"claude.*"), "anthropic"),
-)
-"""Vendors by model names, for models without a vendor prefix."""
-
-OPENAI_ADDRESS = "https://api.openai.com/v1"
-
-PROVIDER_FIELDS = {
-    "model",
-    "custom_llm_provider",
-    "api_base",
-    "base_url",
-    "api_key",
-    "organization",
-    "extra_headers",
-}
-PROVIDER_FIELDS |= {"timeout", "stream_timeout"}
-"""Fields of a deployment that become settings of its provider."""
 
 
 class ProviderTables(Struct):

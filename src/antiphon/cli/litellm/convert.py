@@ -36,6 +36,9 @@ MILLION = 1_000_000
 HIGHEST_ORDER = 1_000
 
 
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
 class Conversion(Struct):
     """The state of one conversion: the settings that are converted so far, and notes for the operator."""
 
@@ -368,9 +371,6 @@ def _list_models(conversion: Conversion) -> Iterator[dict[str, object]]:
             yield {"name": name, **routes[0], **profile}
         else:
             yield {"name": name, **profile, "routes": routes}
-
-
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def format_toml(table: Mapping[str, object]) -> str:

@@ -70,6 +70,13 @@ Part = TypeVar("Part")
 MaybeUsage = UsageShape | UnsetType | None
 
 
+_encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
+
+_ENCODED_PLACEHOLDER = _encode(TEXT_PLACEHOLDER)
+
+
 class ChunkBuilder(Protocol[Part]):
     """Builds the chunks of a stream."""
 
@@ -243,13 +250,6 @@ class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
 
     def build_chunk(self, meta: MetaFields, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
         return Completion(**meta, choices=choices, usage=usage)
-
-
-_encode = msgspec.json.Encoder().encode
-
-T = TypeVar("T")
-
-_ENCODED_PLACEHOLDER = _encode(TEXT_PLACEHOLDER)
 
 
 class OpenAIStreamEncoder(StreamEncoder, Generic[Part]):

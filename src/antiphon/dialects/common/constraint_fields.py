@@ -24,15 +24,6 @@ LARGEST_SOURCE = 262_144
 schemas."""
 
 
-class RelaxedConstraint(Struct, frozen=True):
-    """A constraint, and the keywords of its schema that are not enforced."""
-
-    constraint: Constraint | None
-    relaxed: tuple[str, ...] = ()
-
-
-UNCONSTRAINED = RelaxedConstraint(None)
-
 _get_constraint_fields = attrgetter(
     "response_format",
     "guided_json",
@@ -45,6 +36,19 @@ _get_constraint_fields = attrgetter(
 """Returns the values of all fields that can constrain a choice."""
 
 NO_CONSTRAINT_FIELDS = (None,) * 7
+
+MOST_KEYWORDS = 32
+"""The most keywords in a response header."""
+
+
+class RelaxedConstraint(Struct, frozen=True):
+    """A constraint, and the keywords of its schema that are not enforced."""
+
+    constraint: Constraint | None
+    relaxed: tuple[str, ...] = ()
+
+
+UNCONSTRAINED = RelaxedConstraint(None)
 
 
 def read_constraint(
@@ -200,10 +204,6 @@ def _read_whitespace(wire: CommonRequest) -> tuple[str | None, str]:
     if wire.guided_whitespace_pattern is not None:
         raise InvalidValue(f"{guided_field} and {field} exclude each other; send one of them", param=field)
     return structured.whitespace_pattern, field
-
-
-MOST_KEYWORDS = 32
-"""The most keywords in a response header."""
 
 
 def name_keywords(field: str, keywords: Sequence[str]) -> tuple[str, ...]:

@@ -48,6 +48,40 @@ from antiphon.domain.events import FinishReason, Scores, TokenScore, Usage, Usag
 from antiphon.domain.retrieval import RETRIEVAL_FIELD, ReferencedChunk, References, Retrieval
 from antiphon.errors import AntiphonError, BudgetExceeded, InvalidValue, MissingParameter
 
+SERVER_ERROR = 500
+"""The lowest HTTP status of a server error."""
+
+TOO_MANY_REQUESTS = 429
+
+CHAT_PREFIX = "chatcmpl-"
+
+TEXT_PREFIX = "cmpl-"
+
+FINISH_NAMES: Mapping[FinishReason, FinishName] = MappingProxyType(
+    {
+        FinishReason.STOP: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.TOOL_CALLS: "tool_calls",
+        FinishReason.CONTENT_FILTER: "content_filter",
+    }
+)
+
+UNLIKELY = -9999.0
+"""OpenAI's log-probability of an extremely unlikely token. JSON has no infinity."""
+
+BLOCK_TOKENS = 256
+"""The most tokens that exist as objects at the same time."""
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+TokenSpelling = Callable[[int, bytes], str]
+"""Returns the name of a token, from its id and its bytes."""
+
+LogprobsBuilder = Callable[[Scores], Any]
+"""Builds the log-probabilities of a part of a choice, in a dialect's form."""
+
 
 def read_retrieval(wire: RagParams) -> Retrieval:
     """Returns the retrieval options. Raises MissingParameter without a table, and InvalidValue for an option
@@ -107,48 +141,12 @@ def _build_chunk(chunk: ReferencedChunk, references: References) -> ReferencedCh
     )
 
 
-SERVER_ERROR = 500
-"""The lowest HTTP status of a server error."""
-
-TOO_MANY_REQUESTS = 429
-
-CHAT_PREFIX = "chatcmpl-"
-
-TEXT_PREFIX = "cmpl-"
-
-FINISH_NAMES: Mapping[FinishReason, FinishName] = MappingProxyType(
-    {
-        FinishReason.STOP: "stop",
-        FinishReason.LENGTH: "length",
-        FinishReason.TOOL_CALLS: "tool_calls",
-        FinishReason.CONTENT_FILTER: "content_filter",
-    }
-)
-
-UNLIKELY = -9999.0
-"""OpenAI's log-probability of an extremely unlikely token. JSON has no infinity."""
-
-BLOCK_TOKENS = 256
-"""The most tokens that exist as objects at the same time."""
-
-T = TypeVar("T")
-
-_encode = msgspec.json.Encoder().encode
-
-
 class MetaFields(TypedDict):
     """The fields that are the same in every part of an answer."""
 
     id: str
     created: int
     model: str
-
-
-TokenSpelling = Callable[[int, bytes], str]
-"""Returns the name of a token, from its id and its bytes."""
-
-LogprobsBuilder = Callable[[Scores], Any]
-"""Builds the log-probabilities of a part of a choice, in a dialect's form."""
 
 
 def encode_chat(

@@ -33,6 +33,47 @@ from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import EXTRA_HEADERS, EXTRA_PARAMS, is_header_name, is_protected
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
+_get_chat_options = attrgetter(
+    "service_tier", "prompt_cache_key", "verbosity", "prediction", "modalities", "audio"
+)
+"""Returns the values of the options of a chat that only vendors have."""
+
+NO_CHAT_OPTIONS = (None,) * 6
+
+LARGEST_BLOCKS = 1 << 22
+"""The most characters of JSON in one message's blocks. The longest reasoning of current models has 128,000
+tokens, which are about a megabyte with the signature."""
+
+LONGEST_SIGNATURE = 1 << 20
+"""The most characters of a call's signature. Vendors send some thousands."""
+
+NOTHING: tuple[Mapping[str, object], ...] = ()
+
+INFERENCE_TIMEOUT = "inference_timeout"
+
+PROTECTED = frozenset(
+    (
+        "model",
+        "messages",
+        "prompt",
+        "stream",
+        "stream_options",
+        INFERENCE_TIMEOUT,
+        EXTRA_PARAMS,
+        EXTRA_HEADERS,
+    )
+)
+"""Fields that cannot be added, because they determine the generation and the form of its answer."""
+
+PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""The name of a field for a vendor."""
+
+LONGEST_NAME = 64
+"""The most characters of a header's name."""
+
+NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?")
+"""A number as JSON writes it."""
+
 
 def read_vendor_options(
     service_tier: str | None, prompt_cache_key: str | None, verbosity: str | None = None
@@ -42,14 +83,6 @@ def read_vendor_options(
     if service_tier is None and not prompt_cache_key and verbosity is None:
         return NO_VENDOR_OPTIONS
     return VendorOptions(verbosity, service_tier, prompt_cache_key or None)
-
-
-_get_chat_options = attrgetter(
-    "service_tier", "prompt_cache_key", "verbosity", "prediction", "modalities", "audio"
-)
-"""Returns the values of the options of a chat that only vendors have."""
-
-NO_CHAT_OPTIONS = (None,) * 6
 
 
 def read_chat_vendor_options(wire: ChatCompletionRequest) -> VendorOptions:
@@ -108,16 +141,6 @@ def read_speech_options(audio: SpeechShape | None) -> SpeechOptions | None:
     return SpeechOptions(audio.format, voice.id, is_custom=True)
 
 
-LARGEST_BLOCKS = 1 << 22
-"""The most characters of JSON in one message's blocks. The longest reasoning of current models has 128,000
-tokens, which are about a megabyte with the signature."""
-
-LONGEST_SIGNATURE = 1 << 20
-"""The most characters of a call's signature. Vendors send some thousands."""
-
-NOTHING: tuple[Mapping[str, object], ...] = ()
-
-
 def read_thinking_blocks(message: ChatMessage, path: str) -> tuple[Mapping[str, object], ...]:
     """Returns the blocks of reasoning of a message. Raises InvalidValue if they are too large, nested too
     deeply, or not in an assistant's message."""
@@ -158,32 +181,6 @@ def is_only_signature(extra_content: object) -> bool:
         return False
     google = extra_content["google"]
     return isinstance(google, dict) and google.keys() == {"thought_signature"}
-
-
-INFERENCE_TIMEOUT = "inference_timeout"
-
-PROTECTED = frozenset(
-    (
-        "model",
-        "messages",
-        "prompt",
-        "stream",
-        "stream_options",
-        INFERENCE_TIMEOUT,
-        EXTRA_PARAMS,
-        EXTRA_HEADERS,
-    )
-)
-"""Fields that cannot be added, because they determine the generation and the form of its answer."""
-
-PARAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-"""The name of a field for a vendor."""
-
-LONGEST_NAME = 64
-"""The most characters of a header's name."""
-
-NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?")
-"""A number as JSON writes it."""
 
 
 def read_inference_timeout(value: float | str) -> float:

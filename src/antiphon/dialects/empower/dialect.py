@@ -63,6 +63,18 @@ SourceName = Literal["HF_HUB", "LOCAL"]
 _encode = msgspec.json.Encoder().encode
 
 
+DEPLOY_BODY = BodyDecoder(DeployRequest, FIELD_TABLE, EmpowerScope.DEPLOY)
+
+NAME = "empower"
+
+EXAMPLES: Mapping[str, object] = {
+    "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
+}
+
+ERROR = wire_types.FlatError
+
+
 class EmpowerUser(Struct, frozen=True, kw_only=True):
     """A person. This server stores no names of persons."""
 
@@ -127,9 +139,6 @@ class BaseModel(Struct, frozen=True, kw_only=True):
     name: str
     unit_price: float = 0
     active_deployment: BaseDeployment
-
-
-DEPLOY_BODY = BodyDecoder(DeployRequest, FIELD_TABLE, EmpowerScope.DEPLOY)
 
 
 def decode_deploy(body: bytes) -> DeploymentRequest:
@@ -258,17 +267,8 @@ def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:
     )
 
 
-NAME = "empower"
-
 SCHEMA_PREFIX = "Empower"
 """The prefix of the dialect's schema names."""
-
-EXAMPLES: Mapping[str, object] = {
-    "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
-    "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
-}
-
-ERROR = wire_types.FlatError
 
 
 class EmpowerChatCompletions(CodecOptions):

@@ -11,6 +11,9 @@ from antiphon.dialects.empower import wire_types
 PREFIX = "/empower/api/v1"
 
 
+ELSEWHERE = "/v1/chat/completions has it"
+
+
 class EmpowerScope(StrEnum):
     """The object that contains a field. The fields of messages and tools are in OpenAI's table."""
 
@@ -19,8 +22,6 @@ class EmpowerScope(StrEnum):
 
 
 CHAT = frozenset({EmpowerScope.CHAT})
-
-ELSEWHERE = "/v1/chat/completions has it"
 
 OTHERS: tuple[RequestField, ...] = (
     declare_refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),

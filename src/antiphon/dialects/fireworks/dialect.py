@@ -59,6 +59,9 @@ EXAMPLES: Mapping[str, object] = {
 ERROR = wire_types.FireworksErrorEnvelope
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 class FireworksModelShape(Struct, frozen=True, kw_only=True):
     """One model. Its capabilities are absent while its engine is unavailable."""
 
@@ -92,9 +95,6 @@ class FireworksModels:
 
     def encode_model(self, model: ModelEntry) -> bytes:
         return _encode(_build_model(model))
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 def _build_model(model: ModelEntry) -> FireworksModelShape:

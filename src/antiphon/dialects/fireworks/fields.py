@@ -17,6 +17,11 @@ from antiphon.dialects.fireworks import wire_types
 PREFIX = "/fireworks/inference/v1"
 
 
+RAW = "text completions do not separate reasoning; send messages to chat/completions"
+
+LEGACY = "tools took its place; send tools"
+
+
 class FireworksScope(StrEnum):
     """The object that contains a field. The fields of messages and tools are in OpenAI's table."""
 
@@ -29,10 +34,6 @@ CHAT = frozenset({FireworksScope.CHAT})
 TEXT = frozenset({FireworksScope.TEXT})
 
 BOTH = CHAT | TEXT
-
-RAW = "text completions do not separate reasoning; send messages to chat/completions"
-
-LEGACY = "tools took its place; send tools"
 
 OTHERS: tuple[RequestField, ...] = (
     declare_refused("memory_strategy", TEXT, NO_MEMORY),

@@ -57,6 +57,23 @@ EMPTY: tuple[object, ...] = ("", [])
 KEYWORDS = ("type", "description", "enum")
 
 
+DEFAULTS: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.6}
+"""The page's defaults. They override a model's own defaults."""
+
+MAX_TOKENS = 2048
+"""The page's default of max_tokens."""
+
+OPTIONAL_FIELDS = frozenset(
+    name for name, field in TABLES[JamaiScope.CHAT].items() if OPTIONAL in field.description
+)
+"""Parameters that are ignored if the model does not support them, as on JamAI's page."""
+
+REASONING_FIELD_NAMES = ReasoningFieldNames("reasoning_effort", "thinking_budget", "disable")
+
+EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
+"""Values that the product's client sends for missing parameters. They count as absent."""
+
+
 def normalize_messages(fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the body with messages in OpenAI's form."""
     messages = fields.get("messages")
@@ -145,23 +162,6 @@ def list_modalities(messages: Iterable[Message]) -> frozenset[str]:
     """Returns the kinds of media in messages: `image`, `audio`."""
     parts = (part for message in messages for part in message.content)
     return frozenset(str(part.kind) for part in parts if isinstance(part, MediaContent))
-
-
-DEFAULTS: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.6}
-"""The page's defaults. They override a model's own defaults."""
-
-MAX_TOKENS = 2048
-"""The page's default of max_tokens."""
-
-OPTIONAL_FIELDS = frozenset(
-    name for name, field in TABLES[JamaiScope.CHAT].items() if OPTIONAL in field.description
-)
-"""Parameters that are ignored if the model does not support them, as on JamAI's page."""
-
-REASONING_FIELD_NAMES = ReasoningFieldNames("reasoning_effort", "thinking_budget", "disable")
-
-EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
-"""Values that the product's client sends for missing parameters. They count as absent."""
 
 
 def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:

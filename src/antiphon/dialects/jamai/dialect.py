@@ -28,6 +28,10 @@ from antiphon.dialects.jamai.wire_types import JamaiError
 from antiphon.domain.tenancy import DEFAULT_PROJECT
 from antiphon.errors import AntiphonError
 
+EXAMPLES: Mapping[str, object] = {
+    "JamaiChatRequest": {"model": "antiphon/cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+}
+
 
 def declare_knowledge(max_file_bytes: int | None) -> tuple[Endpoint, ...]:
     """Declares the endpoints of knowledge tables. `max_file_bytes`: the largest file; None means the server's
@@ -37,10 +41,6 @@ def declare_knowledge(max_file_bytes: int | None) -> tuple[Endpoint, ...]:
 
 SCHEMA_PREFIX = "Jamai"
 """The prefix of the dialect's schema names."""
-
-EXAMPLES: Mapping[str, object] = {
-    "JamaiChatRequest": {"model": "antiphon/cantor", "messages": [{"role": "user", "content": "Hello!"}]},
-}
 
 
 class Jamai(DialectDefaults):

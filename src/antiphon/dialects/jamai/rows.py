@@ -96,6 +96,16 @@ LoadChunks = Callable[[int, int], Awaitable[ChunkPage]]
 """Returns chunks. The parameters are the offset and the limit."""
 
 
+SEARCH_PATH = "/hybrid_search"
+
+DEFAULT_HITS = 100
+
+RERANKER = "reranking_model"
+
+RELEVANCE = "relevance_score"
+"""The reranker's score of a row."""
+
+
 class NewJamaiRows(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rows to add: cells by the names of their columns."""
 
@@ -310,16 +320,6 @@ def name_cells_in_errors(paths: Sequence[str]) -> Iterator[None]:
             error.message = error.message.replace(match[0], param, 1)
             error.param = param
         raise
-
-
-SEARCH_PATH = "/hybrid_search"
-
-DEFAULT_HITS = 100
-
-RERANKER = "reranking_model"
-
-RELEVANCE = "relevance_score"
-"""The reranker's score of a row."""
 
 
 class JamaiSearch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -69,6 +69,12 @@ SOURCE, TARGET = "table_id_src", "table_id_dst"
 SWITCH = {"type": "boolean"}
 
 
+FILE_PATH = "/embed_file"
+
+SIZE, OVERLAP = 2000, 200
+"""JamAI's default size and overlap of chunks, in characters."""
+
+
 class NewJamaiTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A table to create. An empty `embedding_model` means the first one that the caller can use. If there is
     none, the table is searched only by words."""
@@ -247,12 +253,6 @@ def build_table(info: TableInfo, *, counts_rows: bool = True) -> JamaiTable:
         updated_at=to_datetime(info.updated_at),
         num_rows=info.chunks if counts_rows else UNCOUNTED,
     )
-
-
-FILE_PATH = "/embed_file"
-
-SIZE, OVERLAP = 2000, 200
-"""JamAI's default size and overlap of chunks, in characters."""
 
 
 class JamaiUploadForm(Struct, frozen=True, kw_only=True):

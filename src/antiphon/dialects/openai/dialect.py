@@ -80,6 +80,27 @@ from antiphon.errors import AntiphonError, InvalidValue
 _encode = msgspec.json.Encoder().encode
 
 
+LOAD_BODY = BodyDecoder(LoadAdapterRequest, FIELD_TABLE, FieldScope.LOAD)
+
+UNLOAD_BODY = BodyDecoder(UnloadAdapterRequest, FIELD_TABLE, FieldScope.UNLOAD)
+
+NAME = "openai"
+
+EXAMPLES: Mapping[str, object] = {
+    "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
+    "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
+    "RerankBody": {"model": "bge-reranker", "query": "Who wrote it?", "documents": ["Ada did.", "In 1843."]},
+    "TokenizeRequest": {"prompt": "Hello!"},
+    "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
+    "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
+    "UnloadAdapterRequest": {"lora_name": "pirate"},
+}
+
+ERROR = response_types.ErrorEnvelope
+
+
 class ModelShape(Struct, frozen=True, kw_only=True):
     """A model in the list."""
 
@@ -152,10 +173,6 @@ def _build_model(model: ModelEntry) -> ModelShape:
     )
 
 
-LOAD_BODY = BodyDecoder(LoadAdapterRequest, FIELD_TABLE, FieldScope.LOAD)
-UNLOAD_BODY = BodyDecoder(UnloadAdapterRequest, FIELD_TABLE, FieldScope.UNLOAD)
-
-
 def decode_load_request(body: bytes) -> LoadCall:
     """Decodes a body of POST /v1/load_lora_adapter. Raises a RequestError."""
     wire, _ = LOAD_BODY.decode(body)
@@ -208,23 +225,6 @@ def declare_adapter_endpoints() -> tuple[Endpoint, Endpoint]:
         ends_with_caller=False,
     )
     return load, unload
-
-
-NAME = "openai"
-
-EXAMPLES: Mapping[str, object] = {
-    "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
-    "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
-    "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
-    "RerankBody": {"model": "bge-reranker", "query": "Who wrote it?", "documents": ["Ada did.", "In 1843."]},
-    "TokenizeRequest": {"prompt": "Hello!"},
-    "DetokenizeRequest": {"tokens": [1, 2, 3]},
-    "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
-    "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
-    "UnloadAdapterRequest": {"lora_name": "pirate"},
-}
-
-ERROR = response_types.ErrorEnvelope
 
 
 class OpenAIChatCompletions(CodecOptions):

@@ -50,6 +50,38 @@ DATA = "data:"
 BASE64_MARK = ";base64,"
 
 
+CONVERTED_FIELDS = frozenset({"max_tokens", "max_completion_tokens", "response_format"})
+"""The fields that have another meaning or form in `/v1`, besides those of its text completions."""
+
+SAME_CHAT_FIELDS, SAME_TEXT_FIELDS = (
+    tuple(
+        name
+        for name in shape.__struct_fields__
+        if name in v1_shape.__struct_fields__ and name not in converted
+    )
+    for shape, v1_shape, converted in (
+        (SgpChatCompletionRequest, openai_types.ChatCompletionRequest, CONVERTED_FIELDS),
+        (
+            SgpCompletionRequest,
+            openai_types.CompletionRequest,
+            CONVERTED_FIELDS | {"prompt", "suffix", "stop", "logprobs"},
+        ),
+    )
+)
+"""The fields that are the same in `/v1`."""
+
+LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+"""The names of the limit of a choice's tokens. A name overrides the names after it."""
+
+GUIDED_FIELDS = ("guided_json", "guided_choice", "guided_regex", "guided_grammar")
+
+FORMATS = ("text", "json_object", "json_schema")
+"""The types of response formats. Any other object is itself a JSON Schema."""
+
+SCHEMA_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
+"""The types that a JSON Schema can have."""
+
+
 def normalize_messages(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
     """Returns the body with its messages in OpenAI's form. Raises a RequestError."""
     messages = fields.get("messages")
@@ -210,38 +242,6 @@ def _complete_url(url: str, media_type: object, field: str, report: FieldReport)
             param=field,
         )
     return url
-
-
-CONVERTED_FIELDS = frozenset({"max_tokens", "max_completion_tokens", "response_format"})
-"""The fields that have another meaning or form in `/v1`, besides those of its text completions."""
-
-SAME_CHAT_FIELDS, SAME_TEXT_FIELDS = (
-    tuple(
-        name
-        for name in shape.__struct_fields__
-        if name in v1_shape.__struct_fields__ and name not in converted
-    )
-    for shape, v1_shape, converted in (
-        (SgpChatCompletionRequest, openai_types.ChatCompletionRequest, CONVERTED_FIELDS),
-        (
-            SgpCompletionRequest,
-            openai_types.CompletionRequest,
-            CONVERTED_FIELDS | {"prompt", "suffix", "stop", "logprobs"},
-        ),
-    )
-)
-"""The fields that are the same in `/v1`."""
-
-LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
-"""The names of the limit of a choice's tokens. A name overrides the names after it."""
-
-GUIDED_FIELDS = ("guided_json", "guided_choice", "guided_regex", "guided_grammar")
-
-FORMATS = ("text", "json_object", "json_schema")
-"""The types of response formats. Any other object is itself a JSON Schema."""
-
-SCHEMA_TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
-"""The types that a JSON Schema can have."""
 
 
 def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:

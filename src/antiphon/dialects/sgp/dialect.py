@@ -87,6 +87,18 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 _encode = msgspec.json.Encoder().encode
 
 
+NAME = "sgp"
+
+EXAMPLES: Mapping[str, object] = {
+    "SgpChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "SgpCompletionRequest": {"model": "cantor", "prompt": "Once upon a time"},
+    "LegacyChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "LegacyTextRequest": {"model": "cantor", "prompt": "Once upon a time"},
+}
+
+ERROR = wire_types.SgpError
+
+
 class SgpModelShape(Struct, frozen=True, kw_only=True):
     """One model."""
 
@@ -257,19 +269,8 @@ def _get_type(entry: ModelEntry) -> ModelType:
     return "CHAT_COMPLETION" if entry.profile.chat else "COMPLETION"
 
 
-NAME = "sgp"
-
 SCHEMA_PREFIX = "Sgp"
 """The prefix of the dialect's schema names."""
-
-EXAMPLES: Mapping[str, object] = {
-    "SgpChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
-    "SgpCompletionRequest": {"model": "cantor", "prompt": "Once upon a time"},
-    "LegacyChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
-    "LegacyTextRequest": {"model": "cantor", "prompt": "Once upon a time"},
-}
-
-ERROR = wire_types.SgpError
 
 
 class SgpChatCompletions(CodecOptions):

@@ -21,6 +21,11 @@ from antiphon.dialects.sgp.legacy import LegacyScope
 PREFIX = "/sgp/v4/beta"
 
 
+CHAT_ALONE = "only chats have it; send messages to chat/completions"
+
+LEGACY = "tools took its place; send tools"
+
+
 class SgpScope(StrEnum):
     """The object that contains a field. Other fields of messages are in OpenAI's table."""
 
@@ -37,10 +42,6 @@ TEXT = frozenset({SgpScope.TEXT})
 MESSAGE = frozenset({SgpScope.MESSAGE})
 
 IMAGE_URL = frozenset({SgpScope.IMAGE_URL})
-
-CHAT_ALONE = "only chats have it; send messages to chat/completions"
-
-LEGACY = "tools took its place; send tools"
 
 OTHERS: tuple[RequestField, ...] = (
     declare_ignored(

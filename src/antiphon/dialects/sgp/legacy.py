@@ -57,6 +57,21 @@ Detail = Annotated[
 ImageUrl = Annotated[str, "A data: URL with base64, or an https: address, which only the vendor opens."]
 
 
+DEFAULTS: Mapping[str, float] = {"temperature": 0.2}
+"""The product's defaults of sampling options. They override a model's own defaults."""
+
+ACCOUNT = "account_id"
+"""The name of the field, and of the tag in the records of usage."""
+
+HIDDEN_REASONING = Reasoning(shown=False)
+"""Hides the reasoning, because the older API's answers have no field for it."""
+
+KINDS = ("text", "image_url", "image_data")
+"""The types of a content part. Each is also the name of the field with the part's value."""
+
+_encode = msgspec.json.Encoder().encode
+
+
 class LegacyImageUrl(BodyShape, frozen=True):
     """An image as a data: URL, or as an address that only a vendor opens."""
 
@@ -251,19 +266,7 @@ SHAPES: Mapping[str, type[Struct]] = {
 FIELD_TABLE = FieldTable(SHAPES, (), endpoints=(LegacyScope.CHAT, LegacyScope.TEXT))
 filter_fields = FIELD_TABLE.filter
 
-DEFAULTS: Mapping[str, float] = {"temperature": 0.2}
-"""The product's defaults of sampling options. They override a model's own defaults."""
-
-ACCOUNT = "account_id"
-"""The name of the field, and of the tag in the records of usage."""
-
-HIDDEN_REASONING = Reasoning(shown=False)
-"""Hides the reasoning, because the older API's answers have no field for it."""
-
 NO_PARAMETERS = LegacyModelParameters()
-
-KINDS = ("text", "image_url", "image_data")
-"""The types of a content part. Each is also the name of the field with the part's value."""
 
 INNER_SCOPES: Mapping[LegacyScope, Mapping[str, LegacyScope]] = {
     LegacyScope.CHAT: {"model_parameters": LegacyScope.PARAMETERS, "messages": LegacyScope.MESSAGE},
@@ -407,8 +410,6 @@ def _read_account(account: str | None) -> Attribution:
     require_no_nul(ACCOUNT, account)
     return Attribution(tags={ACCOUNT: account}, fields=(ACCOUNT,))
 
-
-_encode = msgspec.json.Encoder().encode
 
 LegacyAnswer = LegacyChatAnswer | LegacyTextAnswer
 AnswerBuilder = Callable[[str, FinishName | None, LegacyUsage | None], LegacyAnswer]

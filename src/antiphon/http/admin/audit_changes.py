@@ -22,6 +22,10 @@ OMITTED_FIELDS = frozenset({"created", "creator", "digest", "family"})
 FIELD_NAMES = {"logging": "recording"}
 
 
+SUBJECT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
+"""The fields that describe a limit or a price, by the first word of the action."""
+
+
 class AuditChange(Struct, frozen=True, kw_only=True):
     """One field of a change, in words. `before` is null for something new, `after` for something removed."""
 
@@ -45,10 +49,6 @@ def list_changes(action: str, detail: Mapping[str, object]) -> list[AuditChange]
             before_text, after_text = after_text, None
         changes.append(AuditChange(field=FIELD_NAMES.get(name, name), before=before_text, after=after_text))
     return changes
-
-
-SUBJECT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
-"""The fields that describe a limit or a price, by the first word of the action."""
 
 
 def describe_subject(action: str, detail: Mapping[str, object]) -> str:

@@ -35,6 +35,9 @@ Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MAX_COST})]
 """The schema has the largest maximum of all measures. The service checks each measure's own."""
 
 
+FILTERS = ("subject", "target")
+
+
 class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     """A limit to set: at most `amount` of `measure` in each `window`. Leave `window` out for `concurrent`.
     `target` is the id of a key, user or project, or the name of a model. For `cost`, `amount` is in
@@ -91,9 +94,6 @@ class LimitPage(ListPage, frozen=True, kw_only=True):
     """Limits, the oldest first."""
 
     data: list[LimitCard]
-
-
-FILTERS = ("subject", "target")
 
 
 class LimitResource:

@@ -25,6 +25,12 @@ from antiphon.services.request_log import RequestLog
 Days = Annotated[int, Meta(ge=1, le=3650)]
 
 
+MAX_REQUESTS = 100
+
+DEFAULT_REQUESTS = 20
+"""The default page size. Each recorded request can have half a megabyte."""
+
+
 class NewRecording(Struct, frozen=True, forbid_unknown_fields=True):
     """Turns on the recording of a project's requests and answers, and keeps each for `days`. Texts of the
     kinds in `redact` are removed before the server stores anything."""
@@ -62,11 +68,6 @@ class RemovedRequests(Struct, frozen=True, kw_only=True):
 
     object: Literal["removed"] = "removed"
     removed: int
-
-
-MAX_REQUESTS = 100
-DEFAULT_REQUESTS = 20
-"""The default page size. Each recorded request can have half a megabyte."""
 
 
 class RecordingResource:

@@ -38,6 +38,11 @@ PAGING: Sequence[Mapping[str, Any]] = (
 )
 
 
+TableName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=300)]
+
+
 class Removed(Struct, frozen=True, kw_only=True):
     """The response to a removal."""
 
@@ -110,10 +115,6 @@ def _read_number(query: Mapping[str, str], name: str, default: int, minimum: int
 def to_seconds(milliseconds: int) -> int:
     """Converts Unix milliseconds, the unit of the index, to Unix seconds."""
     return milliseconds // 1000
-
-
-TableName = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-ModelName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class NewTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
