@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from antiphon.cli.console import parse_duration, parse_time
 from antiphon.cli.serve_options import parse_model
+from antiphon.cli.times import parse_duration, parse_time
 from antiphon.errors import SettingsError
 
 

@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.cli.console import now
 from antiphon.cli.main import app
+from antiphon.cli.times import now
 from antiphon.domain.ledger import EntryField
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it

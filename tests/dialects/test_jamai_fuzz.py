@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.base import Request
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
-from antiphon.dialects.jamai.encode import encode_jamai_error, get_error_name
+from antiphon.dialects.jamai.errors import encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope
 from antiphon.errors import RequestError
 

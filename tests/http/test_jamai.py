@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
+from antiphon.dialects.jamai.errors import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import FEATURES
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind, ProjectRole

@@ -18,7 +18,6 @@ from antiphon.cli.admin_client import (
     replace_operator_key,
 )
 from antiphon.cli.commands.limits import describe_limits, parse_limit
-from antiphon.cli.console import now, parse_duration, parse_past, parse_time
 from antiphon.cli.names import (
     ID_SUFFIX,
     KEY,
@@ -46,6 +45,7 @@ from antiphon.cli.output import (
     print_list,
 )
 from antiphon.cli.output import note as say
+from antiphon.cli.times import now, parse_duration, parse_past, parse_time
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import SettingsError
 

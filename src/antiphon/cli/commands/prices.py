@@ -8,10 +8,10 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import Admin, connect_admin, note_warnings
-from antiphon.cli.console import now, parse_time
 from antiphon.cli.names import PRICE, find_id
 from antiphon.cli.output import JsonObject, format_fields, print_id, print_list, report_errors
 from antiphon.cli.output import note as say
+from antiphon.cli.times import now, parse_time
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
 

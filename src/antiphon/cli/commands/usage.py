@@ -11,9 +11,9 @@ import typer
 
 from antiphon.cli import console
 from antiphon.cli.admin_client import Admin, connect_admin
-from antiphon.cli.console import now, parse_past
 from antiphon.cli.names import KEY, OWNERS, PRICE, PROJECT, USER, fetch_names, find_id, find_used_id
 from antiphon.cli.output import PIPE_WIDTH, CallFailed, JsonObject, escape_unprintable, format_time
+from antiphon.cli.times import now, parse_past
 from antiphon.domain.ledger import TAG, Bucket, EntryField, parse_dimension
 from antiphon.domain.values import Struct, field
 from antiphon.errors import SettingsError

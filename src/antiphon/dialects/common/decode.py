@@ -1,19 +1,19 @@
 """Builds a generation request from the wire types of chats and text completions, by OpenAI's rules.
 
-Defaults are OpenAI's. It reads the fields of sampling, the end user and tags, and the memory strategy. The
-parameters of a memory strategy have two possible layouts. Messages, tools and constraints are read by other
-modules.
+Defaults are OpenAI's. It reads the fields of sampling, the end user and tags. Messages, tools, constraints
+and the memory strategy are read by other modules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
 from antiphon.dialects.common.encode import read_retrieval
+from antiphon.dialects.common.memory_strategy import read_memory
 from antiphon.dialects.common.messages import build_conversation, build_messages, read_reasoning
 from antiphon.dialects.common.request_types import (
     LARGEST_BIAS,
@@ -22,21 +22,11 @@ from antiphon.dialects.common.request_types import (
     ChatCompletionRequest,
     CommonRequest,
     CompletionRequest,
-    MemoryParameters,
-    MemoryShape,
 )
 from antiphon.dialects.common.tools import read_tools
 from antiphon.dialects.common.vendor_fields import read_chat_vendor_options
 from antiphon.domain.fields import INT32_MAX, LONGEST_TAG
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.memory import (
-    MEMORY_FIELD,
-    LastMessages,
-    LastTokens,
-    MemoryStrategy,
-    RelevantTurns,
-    Summary,
-)
 from antiphon.domain.request import (
     NO_SAMPLING,
     NO_VENDOR_OPTIONS,
@@ -50,10 +40,17 @@ from antiphon.domain.request import (
     VendorOptions,
 )
 from antiphon.domain.values import replace
-from antiphon.errors import InvalidValue, MissingParameter
+from antiphon.errors import InvalidValue
 
 MIROSTAT_FIELDS = {"mirostat_target": "target", "mirostat_lr": "rate"}
 """Mirostat's fields of requests, and its options. It is on if either is set. The other has its default."""
+
+
+NUL = "\0"
+"""The character that some databases cannot store."""
+
+TEXT_MAX_TOKENS = 16
+"""OpenAI's default of max_tokens for text completions."""
 
 
 @cache
@@ -127,10 +124,6 @@ def _require_bias(key: str, value: float) -> float:
     return value
 
 
-NUL = "\0"
-"""The character that some databases cannot store."""
-
-
 def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
@@ -158,84 +151,6 @@ def require_no_nul(name: str, text: str) -> None:
     """Raises InvalidValue if the text contains NUL."""
     if NUL in text:
         raise InvalidValue(f"{name} must hold no NUL character", param=name)
-
-
-T = TypeVar("T")
-
-LAST_K, LAST_TOKENS, SUMMARY, RELEVANT = "last_k", "last_tokens", "summary", "relevant"
-
-PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    LAST_K: ("k",),
-    LAST_TOKENS: ("tokens",),
-    SUMMARY: ("tokens", "model"),
-    RELEVANT: ("tokens", "model"),
-}
-"""The parameters of each strategy."""
-
-
-def read_memory(wire: MemoryShape) -> MemoryStrategy:
-    """Returns the strategy. Without a name, `k` means last_k, `model` means summary, and only `tokens` means
-    last_tokens. Raises MissingParameter, and InvalidValue for a parameter that the strategy does not have."""
-    parameters, path = _choose_layout(wire)
-    names = _list_present(parameters)
-    name = wire.name or _guess_name(names)
-    for parameter in names:
-        if parameter not in PARAMETERS[name]:
-            raise InvalidValue(
-                f"{path}.{parameter} does not belong to the strategy {name}, which takes "
-                f"{' and '.join(PARAMETERS[name])}; leave it out",
-                param=f"{path}.{parameter}",
-            )
-    if name == SUMMARY:
-        return Summary(parameters.tokens, parameters.model, path)
-    if name == RELEVANT:
-        return RelevantTurns(parameters.tokens, _require(parameters.model, f"{path}.model", name), path)
-    if name == LAST_K:
-        return LastMessages(_require(parameters.k, f"{path}.k", name), path)
-    return LastTokens(_require(parameters.tokens, f"{path}.tokens", name), path)
-
-
-def _choose_layout(wire: MemoryShape) -> tuple[MemoryParameters, str]:
-    """Returns the object with the parameters, and its path. Raises InvalidValue if both objects have
-    parameters."""
-    if wire.params is None:
-        return wire, MEMORY_FIELD
-    if not _list_present(wire):
-        return wire.params, f"{MEMORY_FIELD}.params"
-    if not _list_present(wire.params):
-        return wire, MEMORY_FIELD
-    raise InvalidValue(
-        f"send the parameters in {MEMORY_FIELD} or in {MEMORY_FIELD}.params, not in both",
-        param=f"{MEMORY_FIELD}.params",
-    )
-
-
-def _list_present(parameters: MemoryParameters) -> list[str]:
-    """Returns the names of the parameters in the request."""
-    return [name for name in ("k", "tokens", "model") if getattr(parameters, name) is not None]
-
-
-def _guess_name(names: Sequence[str]) -> str:
-    """Returns the strategy that fits the parameters. Raises MissingParameter without parameters."""
-    if not names:
-        raise MissingParameter(
-            f"{MEMORY_FIELD}.name is missing; send {LAST_K}, {LAST_TOKENS}, {SUMMARY} or {RELEVANT}",
-            param=f"{MEMORY_FIELD}.name",
-        )
-    if "k" in names:
-        return LAST_K
-    return SUMMARY if "model" in names else LAST_TOKENS
-
-
-def _require(value: T | None, path: str, name: str) -> T:
-    """Returns the value of a parameter that the strategy needs. Raises MissingParameter."""
-    if value is None:
-        raise MissingParameter(f"{path} is missing: the strategy {name} needs it", param=path)
-    return value
-
-
-TEXT_MAX_TOKENS = 16
-"""OpenAI's default of max_tokens for text completions."""
 
 
 def build_chat_call(

@@ -20,7 +20,6 @@ from antiphon.dialects.common.decode import (
     TEXT_MAX_TOKENS,
     build_raw_prompts,
     read_attribution,
-    read_memory,
     read_sampling,
     read_stops,
     require_few_sequences,
@@ -29,6 +28,7 @@ from antiphon.dialects.common.decode import (
 from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_image
+from antiphon.dialects.common.memory_strategy import read_memory
 from antiphon.dialects.common.messages import build_messages, filter_messages, has_ignored_parts
 from antiphon.dialects.common.request_types import (
     ImageUrlShape,

@@ -14,7 +14,7 @@ from antiphon.dialects.common.openapi_schemas import (
     list_parameters,
     list_shapes,
 )
-from antiphon.dialects.jamai.encode import build_limit_headers, encode_jamai_error, get_error_name
+from antiphon.dialects.jamai.errors import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope
 from antiphon.dialects.jamai.generation import DIALECT, JamaiGeneration

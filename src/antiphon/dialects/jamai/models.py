@@ -14,8 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import Answer, Endpoint, ModelEntry, Request, Response, Services
 from antiphon.dialects.common.endpoints import declare_get
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.jamai.encode import ORDER_PARAMETERS, QUERY, ListQuery, declare_parameter, order_items
+from antiphon.dialects.jamai.errors import QUERY
 from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.lists import ORDER_PARAMETERS, ListQuery, declare_parameter, order_items
 from antiphon.domain.models import STAR, Profile
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, ModelNotFound

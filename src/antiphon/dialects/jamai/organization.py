@@ -12,16 +12,16 @@ from msgspec import Meta, Struct, field
 from antiphon.dialects.base import Answer, Endpoint, Request, Response, Services
 from antiphon.dialects.common.endpoints import declare_get
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.jamai.encode import (
+from antiphon.dialects.jamai.errors import QUERY
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.lists import (
     PAGING,
-    QUERY,
     JamaiPage,
     ListQuery,
     build_page,
     declare_paging,
     declare_parameter,
 )
-from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.tokens import _encode
 from antiphon.dialects.jamai.wire_types import Health
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Project

@@ -34,12 +34,12 @@ from antiphon.dialects.jamai.columns import (
     read_row,
     require_columns,
 )
-from antiphon.dialects.jamai.encode import (
+from antiphon.dialects.jamai.errors import QUERY
+from antiphon.dialects.jamai.lists import (
     DEFAULT_LIMIT,
     LARGEST_LIMIT,
     LARGEST_OFFSET,
     PAGING,
-    QUERY,
     JamaiPage,
     ListQuery,
     declare_paging,

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Response, Services
-from antiphon.dialects.jamai.encode import declare_parameter
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.generation import DIALECT
+from antiphon.dialects.jamai.lists import declare_parameter
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import Right

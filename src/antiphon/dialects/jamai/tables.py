@@ -28,9 +28,9 @@ from antiphon.dialects.jamai.columns import (
     build_columns,
     encode_columns,
 )
-from antiphon.dialects.jamai.encode import (
+from antiphon.dialects.jamai.errors import QUERY
+from antiphon.dialects.jamai.lists import (
     PAGING,
-    QUERY,
     JamaiPage,
     ListQuery,
     build_page,

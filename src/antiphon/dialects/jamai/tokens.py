@@ -25,7 +25,9 @@ from antiphon.dialects.base import (
     Services,
     TokenService,
 )
-from antiphon.dialects.jamai.encode import (
+from antiphon.dialects.jamai.features import NO_KEYS, build_refusal
+from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.jamai.lists import (
     PAGING,
     JamaiPage,
     ListQuery,
@@ -33,8 +35,6 @@ from antiphon.dialects.jamai.encode import (
     declare_paging,
     declare_parameter,
 )
-from antiphon.dialects.jamai.features import NO_KEYS, build_refusal
-from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import NAME_PATTERN, Key
