@@ -174,19 +174,13 @@ def list_tools(body: Any) -> list[str]:
 
 def name_variables(place: Place) -> dict[str, str]:
     """The variables of Claude Code, as docs/claude-code.md says, with telemetry and updates off."""
-    models = (
-        "MODEL",
-        "SMALL_FAST_MODEL",
-        "DEFAULT_HAIKU_MODEL",
-        "DEFAULT_SONNET_MODEL",
-        "DEFAULT_OPUS_MODEL",
-    )
     return {
         "ANTHROPIC_BASE_URL": place.url,
         "ANTHROPIC_AUTH_TOKEN": place.secret,
-        **{f"ANTHROPIC_{name}": "local" for name in models},
+        "ANTHROPIC_MODEL": "local",
+        "ANTHROPIC_SMALL_FAST_MODEL": "local",
         "CLAUDE_CONFIG_DIR": str(place.home / ".claude"),
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "32768",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "4096",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_RETRIES": "0",

@@ -24,6 +24,7 @@ from antiphon.cli.doctor.checks import (
     check_settings,
     check_sockets,
 )
+from antiphon.cli.doctor.clients import check_clients
 from antiphon.cli.doctor.findings import Finding, FindingSeverity, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import AntiphonError, ProviderKeyRefused, SettingsError
@@ -119,6 +120,7 @@ def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
     yield check_cache(settings)
     yield from check_sockets()
     yield check_confinement(settings)
+    yield from check_clients(os.environ, Path.home())
     if settings.keys.enabled:
         from antiphon.cli.doctor.checks import check_tenancy
 
