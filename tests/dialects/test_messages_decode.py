@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.messages.decode import OPTIONAL, OWN_SIGNATURE, decode_count, decode_messages
-from antiphon.domain.messages import CacheControl, MediaContent, Role, TextContent, ToolChoice
+from antiphon.dialects.messages.decode import OPTIONAL, decode_count, decode_messages
+from antiphon.domain.messages import (
+    OWN_SIGNATURE,
+    CacheControl,
+    MediaContent,
+    Role,
+    TextContent,
+    ToolChoice,
+)
 from antiphon.domain.request import ConstraintKind, Overflow
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
@@ -312,7 +319,9 @@ def test_a_last_message_of_the_assistant_is_continued():
     ],
 )
 def test_what_has_no_effect_is_named(fields, ignored):
-    assert call(**fields).ignored == (ignored,)
+    """Parts of the conversation are named by the engines, since Anthropic uses them."""
+    found = call(**fields)
+    assert found.ignored + found.request.prompts[0].original.names == (ignored,)
 
 
 def test_a_request_of_claude_code_is_taken_whole():

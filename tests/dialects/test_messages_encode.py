@@ -22,8 +22,10 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    UsageSource,
 )
-from antiphon.domain.request import GenerationRequest
+from antiphon.domain.request import GenerationRequest, Output
+from antiphon.domain.values import replace
 from antiphon.errors import (
     AuthenticationFailed,
     BodyTooLarge,
@@ -31,6 +33,7 @@ from antiphon.errors import (
     EngineBusy,
     InvalidValue,
     ModelNotFound,
+    ProviderBroken,
     ProviderFailed,
     RateLimited,
 )
@@ -40,9 +43,9 @@ CALL = GenerationCall(GenerationRequest("m", ()))
 USAGE = Usage(10, 4, 3, 1, cache_write_tokens=2)
 
 
-def stream(*events: Event, usage: Usage = USAGE) -> list[Any]:
+def stream(*events: Event, usage: Usage = USAGE, call: GenerationCall = CALL) -> list[Any]:
     """The data of a stream's events. The name before each is its type."""
-    encoder = MessagesStreamEncoder(META, CALL)
+    encoder = MessagesStreamEncoder(META, call, "req-1")
     encoded = b"".join(encoder.encode(event) for event in (Started(10, 3), *events, usage)) + encoder.end()
     data = []
     for block in encoded.decode().split("\n\n")[:-1]:
@@ -52,11 +55,11 @@ def stream(*events: Event, usage: Usage = USAGE) -> list[Any]:
     return data
 
 
-def buffered(*events: Event, usage: Usage = USAGE) -> Any:
+def buffered(*events: Event, usage: Usage = USAGE, call: GenerationCall = CALL) -> Any:
     async def groups():
         yield (Started(10, 3), *events, usage)
 
-    return json.loads(encode_message(META, asyncio.run(collect(groups()))))
+    return json.loads(encode_message(META, call, asyncio.run(collect(groups()))))
 
 
 def rebuild(events: list[Any]) -> Any:
@@ -267,5 +270,50 @@ def test_errors_have_the_types_that_clients_know(error, status, name):
 
 
 def test_a_broken_stream_ends_with_an_error():
-    encoded = MessagesStreamEncoder(META, CALL).encode_error(EngineBusy("no"))
+    encoded = MessagesStreamEncoder(META, CALL, "req-1").encode_error(EngineBusy("no"))
     assert encoded.startswith(b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"')
+    assert b'"request_id":"req-1"' in encoded
+
+
+@pytest.mark.parametrize("mode", [stream, buffered])
+def test_the_context_that_ended_an_answer_is_told(mode):
+    """Claude Code then compacts, instead of asking for more tokens."""
+    allowed = replace(CALL.request, output=Output(max_tokens=4))
+    call = replace(CALL, request=allowed)
+    events = (TextDelta(0, "a"), Finished(0, FinishReason.LENGTH))
+
+    def tell(usage: Usage) -> str:
+        answer = mode(*events, usage=usage, call=call)
+        reason: str = answer["stop_reason"] if mode is buffered else answer[-2]["delta"]["stop_reason"]
+        return reason
+
+    assert tell(Usage(10, 4)) == "max_tokens"
+    assert tell(Usage(10, 3)) == "model_context_window_exceeded"
+    assert tell(Usage(10, 3, source=UsageSource.REPORTED)) == "max_tokens"
+
+
+def test_parts_of_two_calls_at_once_are_a_broken_stream():
+    """Clients add each part to the block that is open: the input of a call would be lost, as in LiteLLM
+    25321."""
+    started = ToolCallStarted(0, 0, "c0", "f"), ToolCallStarted(0, 1, "c1", "f")
+    with pytest.raises(ProviderBroken):
+        stream(*started, ToolCallDelta(0, 0, '{"a":1}'))
+    # A vendor's call without arguments gets them at its end, whatever began meanwhile.
+    ends = ToolCallDelta(0, 0, "{}"), ToolCallDelta(0, 1, "{}"), Finished(0, FinishReason.TOOL_CALLS)
+    blocks = rebuild(stream(*started, *ends))["content"]
+    assert [block["input"] for block in blocks] == [{}, {}]
+
+
+@pytest.mark.parametrize("mode", [lambda *events: rebuild(stream(*events)), buffered])
+def test_the_signature_of_a_call_is_in_a_block_before_it(mode):
+    events = (
+        ReasoningDelta(0, "r"),
+        ToolCallStarted(0, 0, "c0", "f", signature="sig+/=="),
+        ToolCallDelta(0, 0, "{}"),
+        ToolCallStarted(0, 1, "c1", "f"),
+        ToolCallDelta(0, 1, "{}"),
+        Finished(0, FinishReason.TOOL_CALLS),
+    )
+    content = mode(*events)["content"]
+    assert [block["type"] for block in content] == ["thinking", "thinking", "tool_use", "tool_use"]
+    assert content[1] == {"type": "thinking", "thinking": "", "signature": "antiphon-call:sig+/=="}

@@ -204,6 +204,8 @@ class Started:
     """The token ids of each prompt, if the caller requests them."""
     queued: float | None = field(default=None, compare=False)
     """Seconds until the first choice was in the engine's batch, if the engine reports it."""
+    cache_write_tokens: int = 0
+    """As in Usage, if a vendor tells it at the beginning."""
     source: UsageSource = UsageSource.ENGINE
     """Who counted the tokens of the prompt. With ESTIMATED the deltas count no tokens, and only Usage
     does."""

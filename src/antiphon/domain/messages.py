@@ -126,6 +126,10 @@ class Tools(Struct, frozen=True):
         return tuple(tool for tool in self.tools if self.allowed is None or tool.name in self.allowed)
 
 
+OWN_SIGNATURE = "antiphon"
+"""How the signature of reasoning begins that no vendor made. Only this server reads it."""
+
+
 class ToolCall(Struct, frozen=True):
     """One call that a model made."""
 

@@ -203,6 +203,22 @@ class Reasoning:
     field_names: ReasoningFieldNames = dataclasses.field(default=ReasoningFieldNames(), compare=False)
 
 
+class MessagesBody(Struct, frozen=True):
+    """A body of Anthropic's Messages API, whose conversation Anthropic's own models get unchanged: its cache
+    finds only equal prompts, and its signatures belong to exact blocks. Other engines read the conversation
+    that was made of it."""
+
+    body: bytes
+    messages: tuple[Message, ...]
+    """The messages that were made of it. If a step of the pipeline replaces them, the body is out of date."""
+    betas: str = ""
+    """The caller's header `anthropic-beta`."""
+    has_foreign_reasoning: bool = False
+    """Whether it has reasoning without a signature of Anthropic's, which Anthropic refuses."""
+    names: tuple[str, ...] = ()
+    """The fields and blocks in it that only Anthropic uses. Other engines ignore and name them."""
+
+
 class Conversation(Struct, frozen=True):
     """A prompt of messages, rendered by the model's chat template."""
 
@@ -224,6 +240,8 @@ class Conversation(Struct, frozen=True):
     """Whether the prompt begins with the model's begin token; a template that writes the token itself is not
     given a second one. None follows the model's rule."""
     reasoning: Reasoning = field(default_factory=Reasoning)
+    original: MessagesBody | None = None
+    """The body from which the conversation was made, if it came by the Messages API."""
 
 
 class RawPrompt(Struct, frozen=True):

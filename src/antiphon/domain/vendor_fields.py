@@ -196,6 +196,8 @@ def _list_vendor_fields(conversation: Conversation) -> Iterator[str]:
     """Yields the fields of messages and tools that only a vendor reads: marks for its cache, and what it
     returned in an earlier answer."""
     yield from list_cache_marks(conversation)
+    if conversation.original is not None:
+        yield from conversation.original.names
     for message in conversation.messages:
         if message.thinking_blocks:
             yield THINKING_BLOCKS

@@ -85,6 +85,8 @@ def answer_call(call: VendorCall) -> VendorReply:
             return VendorReply((json.dumps(list_models()).encode(),))
         require(call.path == "/v1/messages", "no such path", "not_found_error")
         body = json.loads(call.body)
+        for message in body["messages"]:
+            split_texts(message)
         require_body(body, KNOWN if version == VERSION else KNOWN - REMOVED)
         kind = body["model"].removeprefix("error-")
         if kind in STATUSES:
@@ -98,6 +100,14 @@ def answer_call(call: VendorCall) -> VendorReply:
         return VendorReply((json.dumps(message).encode(),))
     parts = tuple(write_event(event) for event in iterate_events(message))
     return VendorReply(parts, content_type="text/event-stream; charset=utf-8")
+
+
+def split_texts(value: Json) -> None:
+    """Makes a block of a content that is only a text."""
+    if isinstance(value.get("content"), str):
+        value["content"] = [{"type": "text", "text": value["content"]}]
+    for block in value.get("content", ()):
+        split_texts(block)
 
 
 def require(condition: bool, message: str, kind: str = "invalid_request_error") -> None:

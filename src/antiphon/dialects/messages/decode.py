@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from antiphon.bodies.strict_json import sanitize_key
@@ -29,7 +30,7 @@ from antiphon.dialects.messages.wire_types import (
     MessagesRequest,
     OutputConfig,
     OutputFormat,
-    Prompt,
+    PromptBody,
     RedactedThinkingBlock,
     RequestMetadata,
     ResultBlock,
@@ -45,6 +46,7 @@ from antiphon.dialects.messages.wire_types import (
     UrlSource,
 )
 from antiphon.domain.messages import (
+    OWN_SIGNATURE,
     CacheControl,
     Content,
     MediaContent,
@@ -60,6 +62,7 @@ from antiphon.domain.request import (
     Constraint,
     Conversation,
     GenerationRequest,
+    MessagesBody,
     Output,
     Overflow,
     Reasoning,
@@ -69,8 +72,12 @@ from antiphon.domain.request import (
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
-OWN_SIGNATURE = "antiphon"
-"""The signature of a local model's reasoning. Clients send it back with the block."""
+CALL_STATE = f"{OWN_SIGNATURE}-call:"
+"""How the signature of an empty block of reasoning begins that carries the signature of the call after it.
+Gemini wants it back, `tool_use` has no place for it, and clients send blocks of reasoning back unchanged."""
+
+ANTHROPIC_PATHS = ("messages[", "system[", "context_management.", "output_config.", "thinking.")
+"""How the paths begin of what only Anthropic uses."""
 
 BILLING_LINE = "x-anthropic-billing-header:"
 """How Claude Code's first system block begins. It names the client's version, for Anthropic's accounting."""
@@ -111,17 +118,7 @@ SOURCES: Mapping[str, type[Block]] = {
 # --- known and unknown fields -------------------------------------------------------------------------------
 
 
-def filter_messages_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
-    """Filters the body of POST /v1/messages."""
-    return _filter_body(fields, MessagesScope.MESSAGES, report)
-
-
-def filter_count_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
-    """Filters the body of POST /v1/messages/count_tokens."""
-    return _filter_body(fields, MessagesScope.COUNT, report)
-
-
-def _filter_body(fields: dict[str, Any], scope: MessagesScope, report: FieldReport) -> dict[str, Any]:
+def filter_body(scope: MessagesScope, fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
     """Returns the known fields of a body and of the objects in it. Reports unknown fields, unknown blocks,
     and tools that Anthropic would run."""
     body = FIELD_TABLE.filter(fields, scope, report=report)
@@ -210,23 +207,45 @@ def _filter_tools(tools: list[Any], report: FieldReport) -> Iterator[object]:
             report.paths.append(f"{field}.{sanitize_key(kind) if isinstance(kind, str) else 'type'}")
 
 
-MESSAGES_BODY = BodyDecoder(MessagesRequest, FIELD_TABLE, MessagesScope.MESSAGES, filter_messages_body)
-COUNT_BODY = BodyDecoder(CountRequest, FIELD_TABLE, MessagesScope.COUNT, filter_count_body)
+MESSAGES_BODY = BodyDecoder(
+    MessagesRequest, FIELD_TABLE, MessagesScope.MESSAGES, partial(filter_body, MessagesScope.MESSAGES)
+)
+COUNT_BODY = BodyDecoder(
+    CountRequest, FIELD_TABLE, MessagesScope.COUNT, partial(filter_body, MessagesScope.COUNT)
+)
 
 
 # --- the request --------------------------------------------------------------------------------------------
 
 
-def decode_messages(body: bytes, strict: bool = False) -> GenerationCall:
+def decode_messages(body: bytes, strict: bool = False, betas: str = "") -> GenerationCall:
     """Decodes a body of POST /v1/messages. `strict`: a schema with a keyword that is not enforced is refused.
-    Raises a RequestError."""
+    `betas`: the header of that name, for Anthropic. Raises a RequestError."""
     wire, report = MESSAGES_BODY.decode(body, report_unknown=True)
     conversation, relaxed = _build_conversation(wire, report, strict)
+    anthropic_paths = [path for path in report.paths if path.startswith(ANTHROPIC_PATHS)]
+    report.paths = [path for path in report.paths if not path.startswith(ANTHROPIC_PATHS)]
+    original = MessagesBody(
+        body,
+        conversation.messages,
+        betas,
+        any(
+            isinstance(block, ThinkingBlock) and _is_own(block.signature)
+            for message in wire.messages
+            if isinstance(message.content, list)
+            for block in message.content
+        ),
+        FieldReport(paths=anthropic_paths).names,
+    )
+    conversation = replace(conversation, original=original)
     budget = conversation.reasoning.budget
     if budget is not None and budget >= wire.max_tokens:
         raise InvalidValue(f"{BUDGET_FIELD} must be less than max_tokens", param=BUDGET_FIELD)
     constraint, constraint_relaxed = _read_format(wire, strict)
-    user = None if wire.metadata is None else wire.metadata.user_id
+    attribution = NO_ATTRIBUTION
+    if user := wire.metadata and wire.metadata.user_id:
+        require_no_nul("metadata.user_id", user)
+        attribution = Attribution(user, fields=("metadata.user_id",))
     request = GenerationRequest(
         wire.model,
         (conversation,),
@@ -246,7 +265,7 @@ def decode_messages(body: bytes, strict: bool = False) -> GenerationCall:
         include_usage=True,
         ignored=report.names,
         relaxed=shorten_names((*relaxed, *constraint_relaxed)),
-        attribution=_read_attribution(user),
+        attribution=attribution,
     )
 
 
@@ -256,14 +275,6 @@ def decode_count(body: bytes) -> tuple[str, Conversation, tuple[str, ...]]:
     wire, report = COUNT_BODY.decode(body, report_unknown=True)
     conversation, _ = _build_conversation(wire, report)
     return wire.model, conversation, report.names
-
-
-def _read_attribution(user: str | None) -> Attribution:
-    """Returns the end user."""
-    if not user:
-        return NO_ATTRIBUTION
-    require_no_nul("metadata.user_id", user)
-    return Attribution(user, fields=("metadata.user_id",))
 
 
 def _read_format(wire: MessagesRequest, strict: bool) -> tuple[Constraint | None, tuple[str, ...]]:
@@ -287,7 +298,7 @@ def _read_format(wire: MessagesRequest, strict: bool) -> tuple[Constraint | None
 
 
 def _build_conversation(
-    wire: Prompt, report: FieldReport, strict: bool = False
+    wire: PromptBody, report: FieldReport, strict: bool = False
 ) -> tuple[Conversation, tuple[str, ...]]:
     """Builds the conversation. Returns it with the schema keywords of its tools that are not enforced. Adds
     the paths of values without effect to `report`. Raises a RequestError."""
@@ -330,7 +341,7 @@ def _build_conversation(
     ), relaxed
 
 
-def _report_without_effect(wire: Prompt, report: FieldReport) -> None:
+def _report_without_effect(wire: PromptBody, report: FieldReport) -> None:
     """Adds the paths of known values that have no effect."""
     for index, edit in enumerate((wire.context_management and wire.context_management.edits) or ()):
         if edit != KEPT_EDIT:
@@ -346,7 +357,7 @@ def _report_without_effect(wire: Prompt, report: FieldReport) -> None:
                 report.paths.append(f"messages[{index}].content[{place}].citations")
 
 
-def _read_reasoning(wire: Prompt) -> Reasoning:
+def _read_reasoning(wire: PromptBody) -> Reasoning:
     """Reads the options of reasoning. Raises a RequestError."""
     thinking = wire.thinking
     effort: str | None = None if wire.output_config is None else wire.output_config.effort
@@ -545,6 +556,7 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
     calls: list[ToolCall] = []
     vendor_blocks: list[Mapping[str, object]] = []
     cache_control: CacheControlShape | None = None
+    call_signature: str | None = None
     for block, path in blocks:
         if isinstance(block, TextBlock | ToolUseBlock):
             cache_control = block.cache_control or cache_control
@@ -558,10 +570,13 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
                 raise InvalidValue(
                     f"{path}.input has a number that is too large", param=f"{path}.input"
                 ) from None
-            calls.append(ToolCall(block.id, block.name, arguments))
+            calls.append(ToolCall(block.id, block.name, arguments, call_signature))
+            call_signature = None
         elif isinstance(block, ThinkingBlock):
             reasoning.append(block.thinking)
-            if block.signature and not block.signature.startswith(OWN_SIGNATURE):
+            if block.signature.startswith(CALL_STATE):
+                call_signature = block.signature.removeprefix(CALL_STATE)
+            elif not _is_own(block.signature):
                 vendor_blocks.append(
                     _place(
                         {"type": "thinking", "thinking": block.thinking, "signature": block.signature},
@@ -582,6 +597,11 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
     return message if cache_control is None else _mark(message, cache_control)
 
 
+def _is_own(signature: str) -> bool:
+    """Whether a block of reasoning is not Anthropic's: it has this server's signature, or none."""
+    return not signature or signature.startswith(OWN_SIGNATURE)
+
+
 def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, object]:
     """Returns a vendor's block with its position among text and calls, if some come before it."""
     if texts or calls:
@@ -592,7 +612,7 @@ def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolC
 # --- tools --------------------------------------------------------------------------------------------------
 
 
-def _read_tools(wire: Prompt, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
+def _read_tools(wire: PromptBody, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
     """Reads the tools, and returns them with the schema keywords that are not enforced. A deferred tool is
     left out until a result refers to it. Raises a RequestError."""
     referenced = {

@@ -64,15 +64,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesEncoder:
-    """Encodes the answers of POST /v1/messages."""
+    """Encodes the answer of one POST /v1/messages."""
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
     ) -> bytes:
-        return encode_message(meta, generation)
+        return encode_message(meta, call, generation)
 
     def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
-        return MessagesStreamEncoder(meta, call)
+        return MessagesStreamEncoder(meta, call, self._request_id)
 
 
 class Messages(DialectDefaults):
@@ -116,13 +119,16 @@ def build_id_header(request: Request) -> Headers:
 
 def declare_messages(strict: bool) -> Endpoint:
     """Declares POST /v1/messages."""
-    origin, encoder = Origin(NAME, PREFIX), MessagesEncoder()
+    origin = Origin(NAME, PREFIX)
 
     async def read_call(request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
-        call = await decode_body(lambda body: decode_messages(body, strict), request, services)
+        betas = b",".join(request.headers.get(b"anthropic-beta", ())).decode("latin-1")
+        betas = betas if betas.isascii() and betas.isprintable() else ""
+        call = await decode_body(lambda body: decode_messages(body, strict, betas), request, services)
         return call, services.create_meta(call.request.model)
 
     async def answer(request: Request, services: Services) -> Answer:
+        encoder = MessagesEncoder(request.id)
         answered = await answer_generation(read_call, encoder, origin, request, services)
         request_id = build_id_header(request)
         if isinstance(answered, EventStream):

@@ -1,12 +1,13 @@
 """Encodes answers and errors in the form of the Messages API."""
 
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 
 import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
-from antiphon.dialects.messages.decode import OWN_SIGNATURE
+from antiphon.dialects.messages.decode import CALL_STATE
 from antiphon.dialects.messages.wire_types import (
     AnswerBlock,
     AnswerCall,
@@ -48,9 +49,10 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    UsageSource,
 )
-from antiphon.domain.messages import ToolCall
-from antiphon.errors import AntiphonError
+from antiphon.domain.messages import OWN_SIGNATURE, ToolCall
+from antiphon.errors import AntiphonError, ProviderBroken
 
 ID_PREFIX = "msg_"
 
@@ -77,8 +79,6 @@ ERROR_TYPES: Mapping[int, str] = MappingProxyType(
 """The type of an error by its status. Others below 500 are invalid_request_error, and from 500 on
 api_error."""
 
-SERVER_ERROR = 500
-
 NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 _encode = msgspec.json.Encoder().encode
@@ -86,7 +86,7 @@ _encode = msgspec.json.Encoder().encode
 
 def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
     """Encodes an error."""
-    fallback = "api_error" if error.status >= SERVER_ERROR else "invalid_request_error"
+    fallback = "api_error" if error.status >= 500 else "invalid_request_error"
     error_type = ERROR_TYPES.get(error.status, fallback)
     return _encode(ErrorAnswer(ErrorBody(error_type, error.message), request_id))
 
@@ -97,10 +97,10 @@ def encode_event(event: StreamEvent) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
 
 
-def encode_message(meta: ResponseMeta, generation: CollectedGeneration) -> bytes:
+def encode_message(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
     """Encodes a buffered answer."""
     (choice,) = generation.choices
-    end = _build_end(choice.reason, choice.stop, bool(choice.refusal))
+    end = _build_end(choice, bool(choice.refusal), generation.usage, call)
     return _encode(
         MessageAnswer(
             id=ID_PREFIX + meta.id,
@@ -118,7 +118,13 @@ def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
     """Builds the blocks of an answer: reasoning, text, calls. A vendor's reasoning keeps its place among
     text and calls, since the vendor wants it back there."""
     content: list[AnswerBlock] = []
-    calls = [AnswerCall(call.id, call.name, _close_arguments(call)) for call in choice.calls]
+    calls = [
+        (
+            *([AnswerThinking("", CALL_STATE + call.signature)] if call.signature is not None else ()),
+            AnswerCall(call.id, call.name, _close_arguments(call)),
+        )
+        for call in choice.calls
+    ]
     thoughts = [block for each in choice.thinking_blocks if (block := _read_vendor_block(each)) is not None]
     if choice.reasoning and not thoughts:
         content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
@@ -127,12 +133,12 @@ def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
         text_end, calls_end = max(text_at, thought.after.text), max(calls_at, thought.after.calls)
         if text := choice.text[text_at:text_end]:
             content.append(AnswerText(text))
-        content += [*calls[calls_at:calls_end], _build_vendor_block(thought)]
+        content += [*chain.from_iterable(calls[calls_at:calls_end]), _build_vendor_block(thought)]
         text_at, calls_at = text_end, calls_end
     text = choice.text[text_at:] + choice.refusal
     if text or not (choice.calls or content):
         content.append(AnswerText(text))
-    return [*content, *calls[calls_at:]]
+    return [*content, *chain.from_iterable(calls[calls_at:])]
 
 
 def _read_vendor_block(block: Mapping[str, object]) -> VendorBlock | None:
@@ -162,13 +168,19 @@ def _close_arguments(call: ToolCall) -> msgspec.Raw:
     return msgspec.Raw(call.arguments.encode()) if is_object else NO_ARGUMENTS
 
 
-def _build_end(reason: FinishReason, stop: str | None, is_refusal: bool) -> MessageEnd:
-    """Builds the reason why an answer ended."""
-    if is_refusal or reason is FinishReason.CONTENT_FILTER:
+def _build_end(
+    end: Finished | CollectedChoice, is_refusal: bool, usage: Usage, call: GenerationCall
+) -> MessageEnd:
+    """Builds the reason why an answer ended. The context ended it if a local model made fewer tokens than the
+    caller allowed."""
+    if is_refusal or end.reason is FinishReason.CONTENT_FILTER:
         return MessageEnd("refusal", None, StopDetails())
-    if reason is FinishReason.STOP and stop is not None:
-        return MessageEnd("stop_sequence", stop)
-    return MessageEnd(STOP_REASONS[reason], None)
+    if end.reason is FinishReason.STOP and end.stop is not None:
+        return MessageEnd("stop_sequence", end.stop)
+    is_cut, allowed = end.reason is FinishReason.LENGTH, call.request.output.max_tokens or 0
+    if is_cut and usage.source is UsageSource.ENGINE and usage.completion_tokens < allowed:
+        return MessageEnd("model_context_window_exceeded", None)
+    return MessageEnd(STOP_REASONS[end.reason], None)
 
 
 def _build_usage(usage: Usage) -> MessageUsage:
@@ -186,17 +198,23 @@ def _build_usage(usage: Usage) -> MessageUsage:
 class MessagesStreamEncoder(StreamEncoder):
     """Encodes one stream. One block is open at a time, and blocks have the indexes 0, 1, 2."""
 
-    def __init__(self, meta: ResponseMeta, call: GenerationCall) -> None:
+    def __init__(self, meta: ResponseMeta, call: GenerationCall, request_id: str) -> None:
         self._meta = meta
+        self._call = call
+        self._request_id = request_id
         self._index = -1
         """The index of the last block that has begun."""
         self._open: type[AnswerBlock] | None = None
         """The kind of the open block."""
+        self._open_call = -1
+        """The number of the call whose block began last."""
+        self._empty_calls: set[int] = set()
+        """The numbers of calls whose blocks ended without arguments."""
         self._has_deltas = False
         """Whether the open block has content."""
         self._is_refusal = False
         """Whether the model refused to answer."""
-        self._end: MessageEnd | None = None
+        self._finished: Finished | None = None
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event; empty if the caller does not see it."""
@@ -209,19 +227,29 @@ class MessagesStreamEncoder(StreamEncoder):
                     ThinkingPiece(event.text)
                 )
             case ToolCallStarted():
-                return self._close_block() + self._open_block(AnswerCall(event.id, event.name, NO_ARGUMENTS))
+                encoded = self._close_block()
+                if event.signature is not None:
+                    encoded += self._open_block(AnswerThinking("", ""))
+                    encoded += self._close_block(CALL_STATE + event.signature)
+                self._open_call = event.index
+                return encoded + self._open_block(AnswerCall(event.id, event.name, NO_ARGUMENTS))
             case ToolCallDelta():
+                if event.index in self._empty_calls and event.arguments == "{}":
+                    return b""  # they were sent as the block ended
+                if self._open is not AnswerCall or self._open_call != event.index:
+                    raise ProviderBroken("the vendor mixed the parts of several calls")
                 return self._encode_delta(InputPiece(event.arguments))
             case ThinkingBlock():
                 return self._encode_vendor_block(event)
             case Started():
                 return self._encode_start(event)
             case Finished():
-                self._end = _build_end(event.reason, event.stop, self._is_refusal)
+                self._finished = event
                 is_empty = self._index < 0
                 return (self._open_block(AnswerText("")) if is_empty else b"") + self._close_block()
-            case Usage() if self._end is not None:
-                return encode_event(MessageDelta(self._end, _build_usage(event)))
+            case Usage() if self._finished is not None:
+                end = _build_end(self._finished, self._is_refusal, event, self._call)
+                return encode_event(MessageDelta(end, _build_usage(event)))
         return b""
 
     def end(self) -> bytes:
@@ -230,14 +258,16 @@ class MessagesStreamEncoder(StreamEncoder):
 
     def encode_error(self, error: AntiphonError) -> bytes:
         """Encodes the end of a broken stream."""
-        return b"event: error\ndata: %b\n\n" % encode_error(error)
+        return b"event: error\ndata: %b\n\n" % encode_error(error, self._request_id)
 
     def keep_alive(self) -> bytes:
         return encode_event(Ping())
 
     def _encode_start(self, event: Started) -> bytes:
         """Encodes the first event, with the prompt's tokens."""
-        usage = _build_usage(Usage(event.prompt_tokens, 0, event.cached_tokens))
+        usage = _build_usage(
+            Usage(event.prompt_tokens, 0, event.cached_tokens, cache_write_tokens=event.cache_write_tokens)
+        )
         message = MessageAnswer(
             id=ID_PREFIX + self._meta.id,
             content=[],
@@ -272,6 +302,7 @@ class MessagesStreamEncoder(StreamEncoder):
             ending = self._encode_delta(SignaturePiece(signature))
         elif self._open is AnswerCall and not self._has_deltas:
             ending = self._encode_delta(InputPiece("{}"))
+            self._empty_calls.add(self._open_call)
         self._open = None
         return ending + encode_event(BlockStop(self._index))
 

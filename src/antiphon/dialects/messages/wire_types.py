@@ -217,7 +217,7 @@ class ContextManagement(BodyShape, frozen=True, kw_only=True):
     edits: list[dict[str, Any]] | None = None
 
 
-class Prompt(BodyShape, frozen=True, kw_only=True):
+class PromptBody(BodyShape, frozen=True, kw_only=True):
     """The fields of a body that make the prompt."""
 
     model: Annotated[Name, "Name of a model, an alias or an adapter."]
@@ -262,7 +262,7 @@ class Prompt(BodyShape, frozen=True, kw_only=True):
     ] = None
 
 
-class MessagesRequest(Prompt, frozen=True, kw_only=True):
+class MessagesRequest(PromptBody, frozen=True, kw_only=True):
     """Body of POST /v1/messages."""
 
     max_tokens: Annotated[PositiveInt, "Most tokens of the answer. It is lowered to what the context leaves."]
@@ -282,7 +282,7 @@ class MessagesRequest(Prompt, frozen=True, kw_only=True):
     ] = None
 
 
-class CountRequest(Prompt, frozen=True, kw_only=True):
+class CountRequest(PromptBody, frozen=True, kw_only=True):
     """Body of POST /v1/messages/count_tokens."""
 
 
@@ -373,7 +373,9 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
     inference_geo: None = None
 
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
+]
 
 
 class StopDetails(Struct, frozen=True):

@@ -5,7 +5,7 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -316,6 +316,7 @@ class VendorStream:
         "_remaining_events",
         "_response",
         "_splitter",
+        "_started",
         "_undecoded",
         "call",
         "model",
@@ -342,6 +343,7 @@ class VendorStream:
         """Events that are decoded, and wait until other requests had their turn."""
         self._failures: list[AntiphonError] = []
         """The error of the answer, until the events before it are returned. The list has at most one item."""
+        self._started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
         self._has_begun = False
         """Whether an event was returned."""
         self._is_decoding = False
@@ -385,6 +387,7 @@ class VendorStream:
                 while not events and not self._is_complete and self._decoder is not None:
                     await self._read_piece(response, self._decoder, events)
                     if not self._has_begun and all(isinstance(event, Started) for event in events):
+                        self._keep_start(events)
                         events.clear()
             except ANSWER_FAILURES as failure:
                 response.close()
@@ -397,11 +400,17 @@ class VendorStream:
                 self._failures.append(self._map_failure(failure, has_begun, self._context))
             if not self._has_begun:
                 self._has_begun = True
-                started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
-                events = [started, *[event for event in events if not isinstance(event, Started)]]
+                self._keep_start(events)
+                events = [self._started, *[event for event in events if not isinstance(event, Started)]]
         if len(events) > EVENTS_PER_TURN:
             events, self._remaining_events = events[:EVENTS_PER_TURN], events[EVENTS_PER_TURN:]
         return events
+
+    def _keep_start(self, events: Iterable[Event]) -> None:
+        """Keeps the counts of the prompt, if the vendor tells them before its answer."""
+        for event in events:
+            if isinstance(event, Started) and event.prompt_tokens:
+                self._started = event
 
     @property
     def has_arrived(self) -> bool:

@@ -97,7 +97,7 @@ def test_a_stream_begins_with_its_first_block():
     assert request.prompts[0].messages[0].role is Role.SYSTEM
     parts = exchange.send(request).parts
     events = list(exchange.read_stream(request, parts))
-    assert events[0] == Started(125, 100, source=UsageSource.ESTIMATED)
+    assert events[0] == Started(125, 100, cache_write_tokens=5, source=UsageSource.ESTIMATED)
     start = exchange.upstream.start_stream(request, exchange.model)
     name, data = "message_start", parts[0].partition(b"data: ")[2].strip()
     assert start.feed(name, data) == ()

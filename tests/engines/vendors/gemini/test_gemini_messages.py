@@ -61,8 +61,14 @@ def test_leading_instructions_are_the_systems():
     }
 
 
-def test_later_instructions_are_refused():
-    assert refuse(USER, Message(Role.SYSTEM, "Be brief.")) == "messages[1].role"
+def test_later_instructions_are_the_users():
+    """Agents send some in the middle of a conversation, and Gemini takes none there."""
+    body = read(USER, Message(Role.SYSTEM, "Be brief."), Message(Role.ASSISTANT, "a"), USER)
+    assert [content["role"] for content in body["contents"]] == ["user", "model", "user"]
+    assert body["contents"][0]["parts"] == [{"text": "hi"}, {"text": "Be brief."}]
+
+
+def test_instructions_need_a_message_and_have_only_text():
     assert refuse(Message(Role.SYSTEM, "Be brief.")) == "messages"
     assert refuse(show(IMAGE, role=Role.SYSTEM), USER) == IMAGE.field
 

@@ -264,7 +264,9 @@ class MessagesDecoder:
             return ()
         self._has_started = True
         cached = self._usage.cache_read_input_tokens or 0
-        return (Started(count_prompt(self._usage), cached, source=UsageSource.ESTIMATED),)
+        written = self._usage.cache_creation_input_tokens or 0
+        prompt = count_prompt(self._usage)
+        return (Started(prompt, cached, cache_write_tokens=written, source=UsageSource.ESTIMATED),)
 
     def _find_block(self, index: int) -> OpenBlock:
         """Returns the open block. Raises ValueError if no block with this index is open."""

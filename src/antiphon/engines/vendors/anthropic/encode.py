@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from antiphon.domain.messages import (
+    OWN_SIGNATURE,
     CacheControl,
     Content,
     MediaContent,
@@ -22,6 +23,7 @@ from antiphon.domain.request import (
     ConstraintKind,
     Conversation,
     GenerationRequest,
+    MessagesBody,
     Output,
     Reasoning,
     SamplingOptions,
@@ -50,6 +52,49 @@ ROLES = {
 """The role of the turn to which a message belongs. System messages before all other messages are no turn."""
 
 read_json = msgspec.json.decode
+
+read_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+read_raw_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+ORIGINAL_FIELDS = ("system", "messages", "cache_control", "context_management")
+"""The fields that this vendor gets as the caller sent them to the Messages API."""
+
+ORIGINAL_OPTIONS = ("thinking", "output_config", "output_format")
+"""The same, if the model reasons."""
+
+NULL = b"null"
+
+
+def encode_original(original: MessagesBody, reasons: bool, ignored: list[str]) -> Body:
+    """Returns the fields that the vendor gets byte for byte. Leaves out tools that the vendor would run, and
+    the reasoning of other models."""
+    fields = {name: value for name, value in read_raw_object(original.body).items() if value != NULL}
+    names = ORIGINAL_FIELDS + (ORIGINAL_OPTIONS if reasons else ())
+    body: Body = {name: fields[name] for name in names if name in fields}
+    if original.has_foreign_reasoning:
+        messages = read_json(fields["messages"])
+        for message in messages:
+            if isinstance(message["content"], list):
+                message["content"] = [
+                    block for block in message["content"] if not is_foreign_reasoning(block)
+                ]
+        body["messages"] = [message for message in messages if message["content"]]
+        ignored.append("messages[].content[].thinking")
+    raw_tools = read_raw_list(fields.get("tools", b"[]"))
+    if tools := [tool for tool in raw_tools if read_json(tool).get("type") in (None, "custom")]:
+        body["tools"] = tools
+        if "tool_choice" in fields:
+            body["tool_choice"] = fields["tool_choice"]
+    return body
+
+
+def is_foreign_reasoning(block: Mapping[str, object]) -> bool:
+    """Whether a block is reasoning without a signature of this vendor."""
+    signature = block.get("signature")
+    return block.get("type") == "thinking" and (
+        not isinstance(signature, str) or not signature or signature.startswith(OWN_SIGNATURE)
+    )
 
 
 def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
@@ -263,6 +308,9 @@ USED_FIELDS = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK
 EXTRA_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
 """Parameters that other servers with this format can take in addition. They are sent under the same names."""
 
+BETA_HEADER = "anthropic-beta"
+"""The header that turns on features before they are final."""
+
 MAX_BUFFERED_OUTPUT = 21_333
 """The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
 closes a connection that is silent for ten minutes. So a request for a longer answer is streamed, even if the
@@ -296,11 +344,18 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     limit = find_token_limit(request.output, model)
     ignored: list[str] = []
     is_streamed = not request.is_buffered or limit > MAX_BUFFERED_OUTPUT
-    body: Body = {"model": model.name, "max_tokens": limit} | encode_messages(prompt, ignored)
+    body: Body = {"model": model.name, "max_tokens": limit}
+    original, reasons = prompt.original, model.profile.reasoning is not False
+    if original is not None and original.messages is prompt.messages:
+        body |= encode_original(original, reasons, ignored)
+    else:
+        original = None
+        body |= encode_messages(prompt, ignored)
+        if prompt.tools is not None and prompt.tools.tools:
+            body |= encode_tools(prompt.tools)
     add_sampling(body, request)
-    if prompt.tools is not None and prompt.tools.tools:
-        body |= encode_tools(prompt.tools)
-    add_output_config(body, request.output.constraint, prompt.reasoning, model)
+    if original is None or not reasons:
+        add_output_config(body, request.output.constraint, prompt.reasoning, model)
     if attributes.end_user is not None:
         body["metadata"] = {"user_id": attributes.end_user}
     tier = request.vendor_options.service_tier
@@ -311,7 +366,11 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     body |= dict(model.body)
     add_extra_fields(body, request, model)
     headers = read_extra_headers(request, model)
-    ignored_names = (*list_unused(request, USED_FIELDS), *dict.fromkeys(ignored))
+    used_fields = USED_FIELDS
+    if original is not None:
+        used_fields |= {*original.names}
+        headers += ((BETA_HEADER, original.betas),) if original.betas else ()
+    ignored_names = (*list_unused(request, used_fields), *dict.fromkeys(ignored))
     return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, ignored_names)
 
 

@@ -130,12 +130,8 @@ class _ContentsEncoder:
                 self._append(message.role, "model", self._encode_answer(message, message_path))
             case Role.TOOL:
                 self._append(message.role, "user", [self._encode_result(message, message_path)])
-            case _:
-                raise UnsupportedParameter(
-                    f"{message_path}.role: Gemini takes instructions only before all other messages; "
-                    "move it to the beginning",
-                    param=f"{message_path}.role",
-                )
+            case _:  # Gemini takes instructions only before all other messages
+                self._append(Role.USER, "user", _encode_instruction(message, message_path))
 
     def _append(self, role: Role, name: str, parts: list[Body]) -> None:
         """Adds parts to the last content if the last message had the same role. If not, adds a new content.
@@ -303,6 +299,7 @@ def encode_request(request: GenerationRequest, model: VendorModel) -> UpstreamCa
     supported = require_supported(request, PARAMETERS, replace(model, extra_parameters=frozenset()))
     ignored = [] if request.vendor_options.prompt_cache_key is None else [PROMPT_CACHE_KEY]
     ignored += list_cache_marks(prompt)
+    ignored += prompt.original.names if prompt.original is not None else ()
     if any(message.speech_id is not None for message in prompt.messages):
         ignored.append(SPEECH_ID)
     body = encode_messages(prompt.messages, ignored)

@@ -153,6 +153,8 @@ def _add_conversation(body: Body, prompt: Conversation, model: VendorModel, igno
         _add_chat_options(body, prompt, model)
     if CACHE_CONTROL not in model.extra_parameters:
         ignored += list_cache_marks(prompt)
+    if prompt.original is not None:
+        ignored += prompt.original.names
 
 
 def _encode_message(message: Message, message_path: str, model: VendorModel, ignored: list[str]) -> Body:
