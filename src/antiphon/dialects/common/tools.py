@@ -115,23 +115,27 @@ def _add_cache_control(tool: Tool, cache_control: CacheControlShape | None) -> T
 
 
 def _build_tool(function: Function, path: str, relaxed: list[str], strict: bool) -> Tool:
-    """Builds one tool, and adds the schema keywords that are not enforced to `relaxed`. `strict`: the
-    operator requires every keyword. A vendor gets only the caller's own `strict`."""
+    """Builds one tool. The parameters are those of `build_tool`."""
     require_function_name(function.name, f"{path}.name")
-    field, parameters = f"{path}.parameters", function.parameters
+    tool = Tool(function.name, function.description, strict=bool(function.strict), field=f"{path}.parameters")
+    return build_tool(tool, function.parameters, relaxed, strict)
+
+
+def build_tool(tool: Tool, parameters: Mapping[str, object] | None, relaxed: list[str], strict: bool) -> Tool:
+    """Returns the tool with the schema of its arguments. Adds the schema keywords that are not enforced to
+    `relaxed`. `strict`: the operator requires every keyword. A vendor gets only the caller's own `strict`.
+    Raises InvalidValue."""
     if parameters is None:
-        return Tool(function.name, function.description, None, bool(function.strict), field=field)
-    require_shallow(parameters, field)
+        return tool
+    require_shallow(parameters, tool.field)
     if parameters.get("type", "object") != "object":
-        raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
-    enforced_schema: Mapping[str, object] = parameters
-    if not (strict or function.strict):
-        schema, keywords = relax_schema(parameters, field, without_references=True)
+        raise InvalidValue(f"{tool.field}.type must be object", param=f"{tool.field}.type")
+    enforced_schema = parameters
+    if not (strict or tool.strict):
+        schema, keywords = relax_schema(parameters, tool.field, without_references=True)
         enforced_schema = schema if isinstance(schema, dict) else {}
-        relaxed += name_keywords(field, keywords)
-    return Tool(
-        function.name, function.description, parameters, bool(function.strict), enforced_schema, field
-    )
+        relaxed += name_keywords(tool.field, keywords)
+    return replace(tool, parameters=parameters, supported_schema=enforced_schema)
 
 
 def _read_tool_choice(
