@@ -15,11 +15,13 @@ from tests.support.docs import FENCE
 
 FOREIGN = set(
     """
-    --enable-optimizations --gpus --max-logprobs --no-cache-dir --publish --randomly-seed --stop-timeout
+    --enable-optimizations --gpus --max-logprobs --no-cache-dir --output-schema --publish --randomly-seed
+    --stop-timeout ANTIPHON_KEY
     ANTIPHON_NAME ANTIPHON_UPSTREAM_KEY CLAUDE_CODE_MAX_CONTEXT_TOKENS GGML_VK_VISIBLE_DEVICES
     HIP_VISIBLE_DEVICES KillMode MADV_COLLAPSE MALLOC_ARENA_MAX Metal OPENAI_API_BASE_URL OPENAI_BASE_URL
     OTEL_EXPORTER_OTLP_CERTIFICATE Output.object PyJWKClient RAY_USE_TLS Vulkan Warning ak_NAME
-    ak_NAME_SECRET ak_jy66xrw8ap6b enable_load_extension histogram_quantile no_new_privs shared_buffers
+    ak_NAME_SECRET ak_jy66xrw8ap6b enable_load_extension histogram_quantile model_context_window
+    no_new_privs shared_buffers
     top_n_sigma
     """.split()
 )

@@ -22,6 +22,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.responses.dialect import Responses
 from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
@@ -124,7 +125,7 @@ def serve_engine(
         OpenAI(),
         settings,
         verifiers,
-        prefixed_dialects=(Fireworks(), Empower(), Sgp(), Jamai()),
+        prefixed_dialects=(Fireworks(), Empower(), Sgp(), Jamai(), Responses()),
     )
     ready = threading.Event()
     server = HttpServer(create_app(edge), edge, ready.set)

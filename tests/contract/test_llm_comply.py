@@ -1,5 +1,5 @@
-"""llm-comply, unchanged: its profiles of OpenAI's chat and of the Messages API pass, but for what cantor
-cannot do and says so."""
+"""llm-comply, unchanged: its profiles of chat, of Responses and of the Messages API pass, but for what
+cantor cannot do and says so."""
 
 import json
 import os
@@ -42,6 +42,15 @@ def test_the_image_is_refused_by_its_name(cantor: Target) -> None:
     shown = comply(cantor, "--filter", "chat-image-input", "--verbose")
     error = json.loads(shown[shown.index("Response: ") + len("Response: ") : shown.rindex("}") + 1])["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", "messages[0].content[1].image_url")
+
+
+def test_every_case_of_the_responses_api_passes_but_the_image(cantor: Target) -> None:
+    results = json.loads(comply(cantor, "--json", profile="open-responses"))["results"]
+    assert {case["id"]: case["status"] for case in results if case["status"] != "passed"} == {
+        "image-input": "failed",
+        "reasoning-summary": "skipped",
+    }
+    assert len(results) == 13
 
 
 def test_every_case_of_the_messages_api_passes_but_the_image(cantor: Target) -> None:

@@ -181,9 +181,8 @@ async def test_the_list_of_models_has_a_path_with_a_slash_too(served):
         assert (again.status, again.json()) == (200, listed.json())
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/openai/v1/responses/r1"])
-async def test_an_api_that_is_not_served_yet_is_named(served, path):
+@pytest.mark.parametrize("path", ["/responses", "/openai/v1/responses", "/v1/v1/responses"])
+async def test_the_path_of_responses_is_suggested(served, path):
     reply = await served.ask(path, HELLO)
     assert (reply.status, reply.error["code"]) == (404, "route_not_found")
-    assert "Responses API is not served yet" in reply.error["message"]
-    assert "POST /v1/chat/completions" in reply.error["message"]
+    assert "did you mean /v1/responses?" in reply.error["message"]

@@ -155,6 +155,15 @@ ANTHROPIC_COUNT = (
          {"model": "cantor", "messages": TALK["messages"]}),
 )  # fmt: skip
 
+RESPONSES = (
+    Spot("responses", "/v1/responses", "/v1/responses",
+         {"model": "cantor", "max_output_tokens": 10, "temperature": 0, "input": "Who are you?"}),
+)  # fmt: skip
+RESPONSES_COUNT = (
+    Spot("responses", "/v1/responses/input_tokens", "/v1/responses/input_tokens",
+         {"model": "cantor", "input": "Who are you?"}),
+)  # fmt: skip
+
 SGP_CHAT = (Spot("sgp", SgpScope.CHAT, SgpScope.CHAT, TALK),)
 SGP_TEXT = (Spot("sgp", SgpScope.TEXT, SgpScope.TEXT, TELL),)
 SGP_MESSAGE = (Spot("sgp", SgpScope.MESSAGE, SgpScope.CHAT, TALK, ("messages", -1)),)
@@ -227,5 +236,6 @@ SPOTS = (
     *GENERATING, *MESSAGES, *PART, *REFUSAL, *IMAGE, *IMAGE_URL, *AUDIO, *INPUT_AUDIO, *SPEECH_REFERENCE,
     *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS, *RERANK,
     *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY, *SGP_MESSAGE, *SGP_IMAGE_URL, *OLD,
-    *JAMAI_MESSAGE, *JAMAI_EMBEDDINGS, *JAMAI_RERANK, *ANTHROPIC, *ANTHROPIC_COUNT,
+    *JAMAI_MESSAGE, *JAMAI_EMBEDDINGS, *JAMAI_RERANK, *ANTHROPIC, *ANTHROPIC_COUNT, *RESPONSES,
+    *RESPONSES_COUNT,
 )  # fmt: skip

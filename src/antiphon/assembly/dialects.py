@@ -9,9 +9,10 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.jamai.dialect import Jamai
 from antiphon.dialects.messages.dialect import Messages
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.responses.dialect import Responses
 from antiphon.dialects.sgp.dialect import Sgp
 
-DIALECTS = (OpenAI, Fireworks, Empower, Jamai, Sgp, Messages)
+DIALECTS = (OpenAI, Fireworks, Empower, Jamai, Sgp, Messages, Responses)
 """The server's own dialect, then those that have a prefix."""
 
 ALIASES = {name: model for dialect in DIALECTS for name, model in dialect.aliases.items()}

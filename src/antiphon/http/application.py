@@ -41,9 +41,6 @@ from antiphon.http.state import AppState
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """A request id that a caller can send. It fits every tracing format and is safe in logs and headers."""
 
-MISSING_API = re.compile(r"(?:/openai)?(?:/v1)?/responses(?:/.*)?")
-"""Paths of APIs that clients offer beside chats, and that the server does not have yet."""
-
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 CLIENT_LEFT = "left"
@@ -210,10 +207,6 @@ class Application:
             error = MethodNotAllowed(f"this path does not accept {method}")
             error.allowed = tuple(sorted(allowed_methods))
             return error
-        if MISSING_API.fullmatch(path):
-            return RouteNotFound(
-                "no such path; OpenAI's Responses API is not served yet. Use POST /v1/chat/completions"
-            )
         nearest_path = find_nearest_path(path, method, self.routes, self._prefixes)
         hint = "" if nearest_path is None else f"did you mean {nearest_path}? "
         return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")

@@ -34,6 +34,8 @@ def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest
         return replace(request, sampling=replace(request.sampling, **{name: None}))
     if name == "stop":
         return replace(request, output=replace(request.output, stop=()))
+    if name == "verbosity":
+        return replace(request, vendor_options=replace(request.vendor_options, verbosity=None))
     remove_option = partial(_remove_reasoning_option, name)
     return replace(
         request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)

@@ -1,0 +1,238 @@
+"""Builds a conversation from the items of the Responses API.
+
+Reasoning, a message of the assistant and the calls between two other items are one message. The result of a
+call is directly behind the message with its call, wherever the item is.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from antiphon.bodies.strict_json import sanitize_key
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.media import read_audio, read_image
+from antiphon.dialects.common.request_types import ImageUrlShape
+from antiphon.dialects.common.tools import require_shallow
+from antiphon.dialects.responses.tools import INPUT, SEARCH_NAME, describe_tools, join_name
+from antiphon.dialects.responses.wire_types import (
+    AdditionalToolsItem,
+    CustomCallItem,
+    CustomResultItem,
+    FunctionCallItem,
+    FunctionResultItem,
+    InputAudio,
+    InputImage,
+    InputItem,
+    InputText,
+    MessageItem,
+    MessagePart,
+    OutputText,
+    ReasoningItem,
+    Refusal,
+    ResultPart,
+    SearchCallItem,
+)
+from antiphon.domain.messages import Content, MediaContent, Message, Role, TextContent, Tool, ToolCall
+from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+
+SEARCH_ID = "tool_search"
+"""The id of a search without an id."""
+
+
+class _Turn:
+    """The assistant's items between two other items."""
+
+    def __init__(self) -> None:
+        self.reasoning: list[str] = []
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+
+    def build(self) -> Message:
+        return Message(
+            Role.ASSISTANT,
+            "\n\n".join(self.texts),
+            tool_calls=tuple(self.calls),
+            reasoning="\n\n".join(self.reasoning) or None,
+            reasoning_field="input[].reasoning",
+        )
+
+
+class _Talk:
+    """The messages of an input, and the results of calls by the message that calls."""
+
+    def __init__(self, found: Mapping[int, tuple[Tool, ...]], report: FieldReport) -> None:
+        self._found = found
+        self._report = report
+        self._messages: list[Message] = []
+        self._turn: _Turn | None = None
+        self._callers: dict[str, int] = {}
+        """By the ids of calls: the index of the message that calls."""
+        self._results: dict[int, list[Message]] = {}
+
+    def add(self, index: int, item: InputItem) -> None:
+        """Adds the next item. Raises a RequestError."""
+        path = f"input[{index}]"
+        if isinstance(item, MessageItem):
+            if item.role == "assistant":
+                self._open_turn().texts.append(_join_answer(item.content, path))
+            else:
+                self._add_message(_build_message(item, path))
+        elif isinstance(item, ReasoningItem):
+            if text := _read_reasoning(item):
+                self._open_turn().reasoning.append(text)
+            elif item.encrypted_content:
+                self._report.paths.append(f"{path}.encrypted_content")
+        elif isinstance(item, FunctionCallItem):
+            name = join_name(item.namespace, item.name)
+            self._add_call(item.call_id, name, _write_arguments(item.arguments, f"{path}.arguments"))
+        elif isinstance(item, CustomCallItem):
+            name = join_name(item.namespace, item.name)
+            self._add_call(item.call_id, name, json.dumps({INPUT: item.input}, ensure_ascii=False))
+        elif isinstance(item, SearchCallItem):
+            arguments = item.arguments
+            is_text = isinstance(arguments, str | dict)
+            written = _write_arguments(arguments if is_text else {}, f"{path}.arguments")
+            self._add_call(item.call_id or SEARCH_ID, SEARCH_NAME, written)
+        elif isinstance(item, FunctionResultItem | CustomResultItem):
+            self._add_result(item.call_id, _read_content(item.output, f"{path}.output"), path)
+        elif isinstance(item, AdditionalToolsItem):
+            if tools := self._found.get(index):
+                text = f"You can also call these tools:\n{describe_tools(tools)}"
+                self._add_message(Message(Role.DEVELOPER, text))
+        else:
+            text = describe_tools(self._found.get(index, ())) or "No tool was found."
+            self._add_result(item.call_id or SEARCH_ID, (TextContent(text),), path)
+
+    def close(self) -> Iterator[Message]:
+        """Yields all messages, each followed by the results of its calls."""
+        self._close_turn()
+        for index, message in enumerate(self._messages):
+            yield message
+            yield from self._results.get(index, ())
+
+    def _open_turn(self) -> _Turn:
+        if self._turn is None:
+            self._turn = _Turn()
+        return self._turn
+
+    def _close_turn(self) -> None:
+        """Ends the assistant's turn, if there is one. Reasoning alone is left out and named."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        if turn.texts or turn.calls:
+            self._messages.append(turn.build())
+        else:
+            self._report.paths.append("input[].reasoning")
+
+    def _add_message(self, message: Message) -> None:
+        self._close_turn()
+        self._messages.append(message)
+
+    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+        self._open_turn().calls.append(ToolCall(call_id, name, arguments))
+        self._callers[call_id] = len(self._messages)
+
+    def _add_result(self, call_id: str, content: Sequence[Content], path: str) -> None:
+        """Adds the result of a call. Raises InvalidValue if there is no such call before it."""
+        caller = self._callers.get(call_id)
+        if caller is None:
+            raise InvalidValue(
+                f"No tool call found for function call output with call_id {sanitize_key(call_id)}.",
+                param=f"{path}.call_id",
+            )
+        if caller == len(self._messages):
+            self._close_turn()
+        result = _build(Role.TOOL, content, tool_call_id=call_id)
+        self._results.setdefault(caller, []).append(result)
+
+
+def build_messages(
+    instructions: str | None,
+    items: str | Sequence[InputItem],
+    found: Mapping[int, tuple[Tool, ...]],
+    report: FieldReport,
+) -> tuple[Message, ...]:
+    """Builds the messages. `found`: by the indexes of items, the tools that the model learns of there. Adds
+    what is left out to `report`. Raises a RequestError."""
+    messages = [Message(Role.SYSTEM, instructions)] if instructions else []
+    if isinstance(items, str):
+        return (*messages, Message(Role.USER, items))
+    talk = _Talk(found, report)
+    for index, item in enumerate(items):
+        talk.add(index, item)
+    if not (built := tuple(talk.close())):
+        raise InvalidValue("input has no items for the model", param="input")
+    return (*messages, *built)
+
+
+def _build(role: Role, content: Sequence[Content], tool_call_id: str | None = None) -> Message:
+    """Builds a message. Its texts are joined as in chats."""
+    text = "".join(part.text for part in content if isinstance(part, TextContent))
+    has_media = any(isinstance(part, MediaContent) for part in content)
+    return Message(role, text, tool_call_id=tool_call_id, content=tuple(content) if has_media else ())
+
+
+def _build_message(item: MessageItem, path: str) -> Message:
+    """Builds a message of the user, the system or the developer. Raises a RequestError."""
+    message = _build(Role(item.role), _read_content(item.content, f"{path}.content"))
+    if message.content and item.role != "user":
+        raise InvalidValue(f"{path}.content: only a message of the user holds media", param=f"{path}.content")
+    return message
+
+
+def _read_content(
+    content: str | Sequence[MessagePart] | Sequence[ResultPart], path: str
+) -> tuple[Content, ...]:
+    """Reads the parts of a content. Raises a RequestError."""
+    if isinstance(content, str):
+        return (TextContent(content),)
+    return tuple(_read_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _read_part(part: MessagePart, path: str) -> Content:
+    """Reads one part. Raises a RequestError."""
+    if isinstance(part, InputText | OutputText):
+        return TextContent(part.text)
+    if isinstance(part, Refusal):
+        return TextContent(part.refusal)
+    if isinstance(part, InputImage):
+        if part.file_id is not None:
+            raise UnsupportedParameter(
+                f"{path}.file_id is not supported: this server stores no files; send image_url",
+                param=f"{path}.file_id",
+            )
+        if part.image_url is None:
+            raise MissingParameter(f"{path}.image_url is missing", param=f"{path}.image_url")
+        return read_image(ImageUrlShape(part.image_url, part.detail), f"{path}.image_url", None)
+    if isinstance(part, InputAudio):
+        return read_audio(part.input_audio, f"{path}.input_audio")
+    raise UnsupportedParameter(
+        f"{path}.type input_file is not supported: send the file's text as input_text", param=f"{path}.type"
+    )
+
+
+def _join_answer(content: str | Sequence[MessagePart], path: str) -> str:
+    """Returns the text of an earlier answer. Raises InvalidValue for media."""
+    parts = _read_content(content, f"{path}.content")
+    if any(isinstance(part, MediaContent) for part in parts):
+        raise InvalidValue(f"{path}.content: only a message of the user holds media", param=f"{path}.content")
+    return "".join(part.text for part in parts if isinstance(part, TextContent))
+
+
+def _read_reasoning(item: ReasoningItem) -> str:
+    """Returns the text of earlier reasoning; empty if there is none."""
+    return "".join(part.text for part in item.content or ()) or "\n\n".join(
+        part.text for part in item.summary or ()
+    )
+
+
+def _write_arguments(arguments: str | dict[str, object], path: str) -> str:
+    """Returns the arguments of a call as text. Raises InvalidValue for an object that is nested too deeply,
+    or has a number that is too large for JSON."""
+    if isinstance(arguments, str):
+        return arguments
+    require_shallow(arguments, path)
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # 1e999 is read as infinity, which JSON does not have
+        raise InvalidValue(f"{path} has a number that is too large", param=path) from None

@@ -1,0 +1,216 @@
+"""OpenAI's own client calls /v1/responses of a local model: answers, streams, parsed output, two turns with
+tools, and errors. The same conversation by the three APIs is one prompt and one answer."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx2
+import openai
+import pytest
+from pydantic import BaseModel, Field
+
+from tests.contract.conftest import Scripted, Target
+from tests.support.response_events import check_events
+
+pytestmark = pytest.mark.timeout(480)
+
+CITY: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the weather of a city.",
+    "parameters": CITY,
+    "strict": False,
+}
+PATCH: Any = {"type": "custom", "name": "note", "description": "Writes a note."}
+QUESTION = "What is the weather in Berlin?"
+
+
+class Person(BaseModel):
+    name: Annotated[str, Field(max_length=12)]
+    age: Annotated[int, Field(ge=0, le=120)]
+
+
+@pytest.fixture
+def client(cantor: Target) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=cantor.base_url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def dump(value: Any) -> Any:
+    return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def strip(response: Any) -> Any:
+    """What does not change from one answer to the next."""
+    found = dump(response)
+    for name in ("id", "created_at", "completed_at"):
+        del found[name]
+    for item in found["output"]:
+        del item["id"]
+        item.pop("call_id", None)
+    del found["usage"]["input_tokens_details"]
+    return found
+
+
+def ask(client: openai.OpenAI, **asked: Any) -> Any:
+    """The response, which is the same streamed and buffered, and by the client's helper."""
+    asked = {"model": "cantor", "temperature": 0, "max_output_tokens": 120} | asked
+    responses: Any = client.responses
+    whole = responses.create(**asked)
+    events = list(responses.create(stream=True, **asked))
+    check_events([dump(event) for event in events])
+    assert strip(events[-1].response) == strip(whole)
+    helper = {name: value for name, value in asked.items() if name != "text"}
+    if "text" not in asked and whole.status == "completed":
+        with responses.stream(**helper) as stream:
+            final = stream.get_final_response()
+        assert final.output_text == whole.output_text
+    return whole
+
+
+def test_a_text(client: openai.OpenAI) -> None:
+    response = ask(client, input="Who are you?", instructions="Be short.")
+    assert response.output_text and response.status == "completed"
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+
+
+def test_two_turns_with_a_tool(client: openai.OpenAI) -> None:
+    turn: list[Any] = [{"role": "user", "content": QUESTION}]
+    called = ask(client, input=turn, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    (call,) = [item for item in called.output if item.type == "function_call"]
+    assert call.name == "get_weather" and json.loads(call.arguments).keys() == {"city"}
+    turn += [dump(item) for item in called.output]
+    turn.append({"type": "function_call_output", "call_id": call.call_id, "output": "rain"})
+    second = ask(client, input=turn, tools=[TOOL], tool_choice="none")
+    assert second.output_text
+
+
+def test_a_custom_tool_gets_raw_text(client: openai.OpenAI) -> None:
+    called = ask(
+        client, input="Write it down.", tools=[PATCH], tool_choice={"type": "custom", "name": "note"}
+    )
+    item = called.output[-1]
+    assert (item.type, item.name) == ("custom_tool_call", "note")
+    assert called.status == "incomplete" or not item.input.startswith('{"input"')
+
+
+def test_a_parsed_answer(client: openai.OpenAI) -> None:
+    parsed = client.responses.parse(
+        model="cantor", input="Name somebody, and say how old they are.", text_format=Person, temperature=0
+    )
+    assert isinstance(parsed.output_parsed, Person)
+    with client.responses.stream(
+        model="cantor", input="Name somebody, and say how old they are.", text_format=Person, temperature=0
+    ) as stream:
+        assert stream.get_final_response().output_parsed == parsed.output_parsed
+
+
+def test_a_count_is_the_usage_of_the_prompt(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "cantor", "input": QUESTION, "tools": [TOOL], "instructions": "Be kind."}
+    responses: Any = client.responses
+    counted = responses.input_tokens.count(**asked)
+    assert counted.input_tokens == responses.create(**asked, max_output_tokens=1).usage.input_tokens
+
+
+def test_errors_are_the_clients_own(client: openai.OpenAI, scripted: Scripted) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.responses.create(model="nobody", input="Hi")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.responses.create(model="cantor", input="water and bread " * 3000)
+    assert long.value.code == "context_length_exceeded"
+    with openai.OpenAI(base_url=scripted.base_url, api_key="none", max_retries=0) as other:
+        stream = other.responses.create(model=scripted.model, input="die midway", stream=True)
+        response = check_events([dump(event) for event in stream])
+    assert response["error"] == {"code": "server_error", "message": "the engine's process ended"}
+
+
+def test_the_three_apis_make_one_prompt_and_one_answer(cantor: Target) -> None:
+    """The same conversation gives the same tokens and the same usage."""
+    chat_tool: Any = {"type": "function", "function": {name: TOOL[name] for name in ("name", "description")}}
+    chat_tool["function"]["parameters"] = CITY
+    anthropic_tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": CITY}
+    arguments = '{"city": "Berlin"}'
+    call = {"id": "call-1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    usual = {"model": "cantor", "temperature": 0}
+    with httpx2.Client(base_url=cantor.base_url, timeout=60) as client:
+        chat = client.post(
+            "/chat/completions",
+            json=usual
+            | {
+                "max_tokens": 30,
+                "tools": [chat_tool],
+                "messages": [
+                    {"role": "system", "content": "Be short."},
+                    {"role": "user", "content": QUESTION},
+                    {"role": "assistant", "content": "Looking.", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "call-1", "content": "rain"},
+                ],
+            },
+        ).json()
+        response = client.post(
+            "/responses",
+            json=usual
+            | {
+                "max_output_tokens": 30,
+                "tools": [TOOL],
+                "instructions": "Be short.",
+                "input": [
+                    {"role": "user", "content": QUESTION},
+                    {"role": "assistant", "content": "Looking."},
+                    {
+                        "type": "function_call",
+                        "call_id": "call-1",
+                        "name": "get_weather",
+                        "arguments": arguments,
+                    },
+                    {"type": "function_call_output", "call_id": "call-1", "output": "rain"},
+                ],
+            },
+        ).json()
+        message = client.post(
+            "/messages",
+            json=usual
+            | {
+                "max_tokens": 30,
+                "tools": [anthropic_tool],
+                "system": "Be short.",
+                "messages": [
+                    {"role": "user", "content": QUESTION},
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "text", "text": "Looking."},
+                            {
+                                "type": "tool_use",
+                                "id": "call-1",
+                                "name": "get_weather",
+                                "input": {"city": "Berlin"},
+                            },
+                        ],
+                    },
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_result", "tool_use_id": "call-1", "content": "rain"}],
+                    },
+                ],
+            },
+        ).json()
+    texts = [
+        chat["choices"][0]["message"]["content"],
+        "".join(part["text"] for part in response["output"][0]["content"]),
+        "".join(block.get("text", "") for block in message["content"]),
+    ]
+    assert texts[0] == texts[1] == texts[2] != ""
+    usage = message["usage"]
+    prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert chat["usage"]["prompt_tokens"] == response["usage"]["input_tokens"] == prompt
+    output = response["usage"]["output_tokens"]
+    assert chat["usage"]["completion_tokens"] == output == usage["output_tokens"]
