@@ -123,8 +123,14 @@ SCENARIOS = {
     "npm_openai": Client(NODE, "node/scenarios.mjs"),
     "ai_sdk_compatible": Client(NODE, "node/scenarios.mjs"),
     "ai_sdk_openai": Client(NODE, "node/scenarios.mjs"),
+    "ai_sdk_openai@responses": Client(NODE, "node/scenarios.mjs"),
+    "langchain@responses": SDKS,
+    "pydantic_ai@responses": Client("pydantic-ai/bin/python", "sdks/drive.py"),
 }
 """The clients that run the scenarios of tests/contract/sdks, and where each one lives."""
+
+CHAT_CLIENTS = [name for name in SCENARIOS if "@" not in name]
+"""Those that use chat completions."""
 
 Run = tuple[str, str]
 """A client and a scenario."""

@@ -17,13 +17,13 @@ from typing import Any
 
 import httpx2
 
-from tests.contract.clients import ROOT, SCENARIOS, run_scenarios
+from tests.contract.clients import CHAT_CLIENTS, ROOT, run_scenarios
 from tests.support.server import serving
 
 FOLDER = ROOT / "tests" / "fixtures" / "second_turns"
 COMMAND = ".venv/bin/python -m tests.contract.record_turns"
 TALK_AND_TOOLS = ("talk", "call_tools", "stream_tools")
-CHOSEN = dict.fromkeys(SCENARIOS, (*TALK_AND_TOOLS, "structure_beside_tools")) | {
+CHOSEN = dict.fromkeys(CHAT_CLIENTS, (*TALK_AND_TOOLS, "structure_beside_tools")) | {
     "instructor": ("ask_again",),
     "npm_openai": TALK_AND_TOOLS,
     "fireworks": TALK_AND_TOOLS[:2],

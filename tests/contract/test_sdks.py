@@ -31,6 +31,9 @@ WAYS = {
     "pydantic_ai": {"native", "tool"},
     "ai_sdk_compatible": {"output_object"},
     "ai_sdk_openai": {"output_object"},
+    "ai_sdk_openai@responses": {"output_object"},
+    "langchain@responses": {"json_schema", "function_calling"},
+    "pydantic_ai@responses": {"native", "tool"},
 }
 """How each client asks for an answer of a form."""
 OVERFLOWS = {
@@ -42,6 +45,9 @@ OVERFLOWS = {
     "pydantic_ai": "ModelContextWindowExceededError",
     "ai_sdk_compatible": "AI_APICallError",
     "ai_sdk_openai": "AI_APICallError",
+    "ai_sdk_openai@responses": "AI_APICallError",
+    "langchain@responses": "ContextOverflowError",
+    "pydantic_ai@responses": "ModelContextWindowExceededError",
 }
 """What each client raises: its own error for it, where it has one."""
 CLIENTS = sorted(WAYS)

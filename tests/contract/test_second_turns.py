@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.contract.clients import ROOT, SCENARIOS
+from tests.contract.clients import CHAT_CLIENTS, ROOT
 from tests.contract.conftest import Target
 
 FOLDER = ROOT / "tests" / "fixtures" / "second_turns"
@@ -42,10 +42,10 @@ def read_message(answer: httpx2.Response) -> dict[str, Any]:
 
 
 def test_every_client_is_recorded():
-    assert {path.stem for path in FOLDER.glob("*.json")} == set(SCENARIOS)
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(CHAT_CLIENTS)
 
 
-@pytest.mark.parametrize("client", SCENARIOS)
+@pytest.mark.parametrize("client", CHAT_CLIENTS)
 def test_a_recorded_second_turn_is_answered(cantor: Target, client: str) -> None:
     turns = read_turns(client)
     assert turns

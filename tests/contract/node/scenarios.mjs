@@ -1,7 +1,7 @@
 // Runs the scenarios of tests/contract/sdks with the AI SDK, over both of its providers, and with npm's openai.
 //
 // Each line of standard input: {"base_url", "model", "runs": [[client, scenario], ...]}, and the client is `ai_sdk_compatible`,
-// `ai_sdk_openai` or `npm_openai`. A line of standard output: a list with the `result` or the `error` of each run.
+// `ai_sdk_openai`, `ai_sdk_openai@responses` or `npm_openai`. A line of standard output: a list with the `result` or the `error` of each run.
 import { respondToLines } from "./lines.mjs";
 
 const QUESTIONS = ["Who are you?", "What can you do?"];
@@ -28,8 +28,9 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
     kind === "ai_sdk_compatible"
       ? (await import("@ai-sdk/openai-compatible")).createOpenAICompatible(options)
       : (await import("@ai-sdk/openai")).createOpenAI(options);
-  const model = kind === "ai_sdk_compatible" ? provider(name) : provider.chat(name);
-  const usual = { model, temperature: 0, maxOutputTokens: 120, maxRetries: 0 };
+  const model = kind === "ai_sdk_openai" ? provider.chat(name) : provider(name);
+  const providerOptions = { openai: { store: false } }; // the Responses API keeps nothing then
+  const usual = { model, temperature: 0, maxOutputTokens: 120, maxRetries: 0, providerOptions };
   const person = Output.object({ schema: z.object({ name: z.string().max(12), age: z.int().min(0).max(120) }) });
   const tools = (getWeather) => ({
     get_weather: tool({

@@ -2,8 +2,9 @@
 
 Each line of standard input:
 {"base_url", "model", "runs": [[client, scenario], ...], "code": {client: text}}. A client is
-a module here, a scenario a function of it; `print_code` runs the client's code and gives what it prints. The
-line of standard output that begins with RESULT: a list with the `result` or the `error` of each run.
+a module here, perhaps with its API, as in `langchain@responses`. A scenario is a function of it; `print_code`
+runs the client's code and gives what it prints. The line of standard output that begins with RESULT: a list
+with the `result` or the `error` of each run.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import io
 import json
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from tests.contract.sdks.scenario import Endpoint
@@ -32,8 +34,9 @@ def run(endpoint: Endpoint, client: str, scenario: str, code: dict[str, str]) ->
     try:
         if scenario == "print_code":
             return {"result": print_code(code[client])}
-        module = importlib.import_module(f"tests.contract.sdks.{client}_client")
-        return {"result": getattr(module, scenario)(endpoint)}
+        name, _, api = client.partition("@")
+        module = importlib.import_module(f"tests.contract.sdks.{name}_client")
+        return {"result": getattr(module, scenario)(replace(endpoint, api=api or endpoint.api))}
     except Exception:  # noqa: BLE001 - the test of this scenario shows it, and the others go on
         return {"error": traceback.format_exc(limit=-8, chain=False)}
 

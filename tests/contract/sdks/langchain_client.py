@@ -30,6 +30,7 @@ def chat(endpoint: Endpoint) -> ChatOpenAI:
         api_key=SecretStr(KEY),
         max_retries=0,
         timeout=50,
+        use_responses_api=endpoint.api == "responses",
         **USUAL,
     )
 

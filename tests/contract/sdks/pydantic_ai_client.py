@@ -7,7 +7,7 @@ from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.embeddings import Embedder
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
 from pydantic_ai.exceptions import ModelContextWindowExceededError
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.contract.sdks.scenario import (
@@ -30,7 +30,8 @@ OUTPUTS = {"native": NativeOutput(Person), "tool": ToolOutput(Person)}
 def make_agent(endpoint: Endpoint, **fields: Any) -> Agent[None, Any]:
     provider = OpenAIProvider(base_url=endpoint.base_url, api_key=KEY)
     settings = {"model_settings": USUAL} | fields
-    return Agent(OpenAIChatModel(endpoint.model, provider=provider), retries=0, **settings)
+    kind = OpenAIResponsesModel if endpoint.api == "responses" else OpenAIChatModel
+    return Agent(kind(endpoint.model, provider=provider), retries=0, **settings)
 
 
 def talk(endpoint: Endpoint) -> list[str]:

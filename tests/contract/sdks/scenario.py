@@ -22,6 +22,8 @@ class Endpoint:
 
     base_url: str
     model: str
+    api: str = "chat"
+    """`responses` for the Responses API."""
 
 
 class Person(BaseModel):
