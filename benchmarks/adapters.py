@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from antiphon.domain.request import Sampling
-from antiphon.engines.base import KVLayout, LoadSpec, Steps, TokenRequest, TokenSegment
+from antiphon.engines.base import KVLayout, LoadSpec, PromptTokens, Steps, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
@@ -77,7 +77,7 @@ async def run_round(
     info = await engine.info()
     requests = [
         TokenRequest(
-            (TokenSegment(draw_prompt(info, args.prompt, (round_number, stream_number))),),
+            PromptTokens(draw_prompt(info, args.prompt, (round_number, stream_number))),
             args.tokens,
             Sampling(0.7, seed=stream_number, ignore_eos=True),
             adapter=adapter,

@@ -21,7 +21,7 @@ from antiphon.constraints.guide import Clock, Guide, read_zero
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table
 from antiphon.constraints.matching import CompilerVocabulary
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
-from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import LoadSpec, PromptTokens, Steps, TextPiece, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.guided_decoding import GuidedSequences
 
@@ -107,7 +107,7 @@ async def count_generated(
     """Runs one sequence, and returns the number of completion tokens. With `tokens`, it is not
     constrained."""
     request = TokenRequest(
-        (TokenSegment(prompt),),
+        PromptTokens(prompt),
         tokens or MAX_TOKENS,
         Sampling(seed=seed, ignore_eos=tokens is not None),
         constraint=None if tokens else CONSTRAINT,

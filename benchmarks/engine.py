@@ -26,10 +26,10 @@ from antiphon.engines.base import (
     EngineInfo,
     KVLayout,
     LoadSpec,
+    PromptTokens,
     SequenceStarted,
     Steps,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
 
@@ -67,7 +67,7 @@ def draw_prompt(info: EngineInfo, length: int, seed: object) -> tuple[int, ...]:
 
 def build_request(prompt: tuple[int, ...], tokens: int, seed: int = 0) -> TokenRequest:
     sampling = Sampling(temperature=0.7, top_p=0.9, seed=seed, ignore_eos=True)
-    return TokenRequest((TokenSegment(prompt),), tokens, sampling)
+    return TokenRequest(PromptTokens(prompt), tokens, sampling)
 
 
 async def read_stream(engine: LlamaTokenEngine, token_request: TokenRequest, result: Round) -> None:

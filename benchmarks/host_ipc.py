@@ -27,13 +27,13 @@ import uvloop
 
 from antiphon.engines.base import (
     LoadSpec,
+    PromptTokens,
     SequenceStarted,
     Steps,
     TextPiece,
     TokenEngine,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import HostConfig
@@ -42,7 +42,7 @@ from antiphon.testing import ScriptedTokenEngine
 
 SEQUENCES = 16
 TEXT = (TextPiece("hello"),)
-PROMPT = (TokenSegment(tuple(range(1, 200))),)
+PROMPT = PromptTokens(tuple(range(1, 200)))
 ECHO_BYTES = 64
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.request import Sampling
-from antiphon.engines.base import LoadSpec, Steps, TokenRequest, TokenSegment
+from antiphon.engines.base import LoadSpec, PromptTokens, Steps, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import Library, find_library
@@ -60,7 +60,7 @@ async def generate_answer(
 ) -> tuple[Answer, float]:
     result, began, first_seconds = Answer(), time.perf_counter(), 0.0
     sampling = Sampling(temperature=0.0, ignore_eos=True)
-    async for event in engine.generate(TokenRequest((TokenSegment(prompt),), tokens, sampling, logprobs=2)):
+    async for event in engine.generate(TokenRequest(PromptTokens(prompt), tokens, sampling, logprobs=2)):
         if isinstance(event, Steps):
             first_seconds = first_seconds or time.perf_counter() - began
             result.tokens.extend(event.tokens)

@@ -20,12 +20,12 @@ from statistics import median
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     LoadSpec,
+    PromptTokens,
     SequenceFinished,
     Steps,
     TextPiece,
     TokenEngine,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.ray.config import ClusterAddress, DeploymentSpec, DriverConfig, Placement
@@ -70,7 +70,7 @@ async def open_ray_engine(
 async def time_requests(engine: TokenEngine, tokens: int, rounds: int) -> tuple[float, float]:
     """Returns the median milliseconds of sequential requests, and the CPU seconds of this process for
     each."""
-    request = TokenRequest((TokenSegment((1, 2, 3)),), tokens)
+    request = TokenRequest(PromptTokens((1, 2, 3)), tokens)
     times = []
     cpu = time.process_time()
     for _ in range(rounds):
@@ -109,9 +109,7 @@ async def share_prefixes(engine: RayTokenEngine, salt: str, affinity: bool) -> f
     cached = total = 0
     for turn in range(TURNS):
         for number, tokens in prompts.items():
-            request = TokenRequest(
-                (TokenSegment(tuple(tokens)),), 8, Sampling(temperature=0.0), cache_salt=salt
-            )
+            request = TokenRequest(PromptTokens(tuple(tokens)), 8, Sampling(temperature=0.0), cache_salt=salt)
             generated: list[int] = []
             async for event in engine.generate(request):
                 match event:

@@ -23,13 +23,13 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import (
     Counts,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
@@ -79,7 +79,7 @@ async def prove_here(payload: Mapping[str, object]) -> None:
 async def read_bare(engine: ReadyEngine) -> float:
     """Returns the CPU seconds for each token of the engine alone."""
     began = time.process_time()
-    async for _ in engine.generate(TokenRequest((TokenSegment((5,)),), TOKENS)):
+    async for _ in engine.generate(TokenRequest(PromptTokens((5,)), TOKENS)):
         pass
     return (time.process_time() - began) / TOKENS
 

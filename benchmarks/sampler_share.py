@@ -20,7 +20,7 @@ from statistics import median
 
 from antiphon.domain.request import Sampling
 from antiphon.domain.values import replace
-from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, TokenSegment
+from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, PromptTokens, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.batch import Logits
 from antiphon.engines.llama.libllama.context import NativeContext
@@ -112,7 +112,7 @@ async def measure(engine: LlamaTokenEngine, info: EngineInfo, sampling: Sampling
     with StepTimer() as times:
         await asyncio.gather(
             *(
-                run_one(engine, TokenRequest((TokenSegment(prompt),), tokens, seeded))
+                run_one(engine, TokenRequest(PromptTokens(prompt), tokens, seeded))
                 for prompt, seeded in zip(prompts, samplings, strict=True)
             )
         )

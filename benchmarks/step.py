@@ -119,7 +119,7 @@ async def run_host(name: str, tree: Path, model: Path, args: argparse.Namespace)
 async def measure(host: Host, streams: int, tokens: int, salt: int) -> dict[str, float]:
     """Runs the streams, and returns the figures of the steps that computed all of them."""
     from antiphon.domain.request import Sampling
-    from antiphon.engines.base import LoadSpec, Steps, TokenRequest, TokenSegment
+    from antiphon.engines.base import LoadSpec, PromptTokens, Steps, TokenRequest
     from antiphon.engines.host.client import open_host_engine
 
     randomizer = random.Random(salt)
@@ -130,7 +130,7 @@ async def measure(host: Host, streams: int, tokens: int, salt: int) -> dict[str,
         async def run(number: int) -> None:
             prompt = tuple(randomizer.randrange(300, 2000) for _ in range(PROMPT))
             sampling = Sampling(0.8, top_p=0.95, top_k=40, min_p=0.05, seed=number, ignore_eos=True)
-            request = TokenRequest((TokenSegment(prompt),), tokens, sampling)
+            request = TokenRequest(PromptTokens(prompt), tokens, sampling)
             count = 0
             async for event in client.generate(request):
                 count += len(event.tokens) if isinstance(event, Steps) else 0

@@ -21,7 +21,7 @@ from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
 from antiphon.dialects.common.product_pages import UNSTATED, PageRow, ProductPage
 from antiphon.domain.fields import EXPLANATIONS, Need
 from antiphon.domain.request import Mirostat, Sampling
-from antiphon.engines.base import TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, TokenRequest
 from antiphon.engines.vllm.translation import ModelLimits, build_state, needs_antiphon_sampler
 from antiphon.errors import AntiphonError, StartupError, index_by_code
 from antiphon.settings.changes import MAX_REMOVED_MODELS
@@ -513,7 +513,7 @@ ENGINE_FEATURES = (
 def _describe_sampler(name: str, value: object) -> str:
     """Builds a row with the sampler that draws the tokens of a request with this option."""
     sampling = Sampling(**{"temperature": 0.7} | {name: value})  # type: ignore[arg-type]
-    request = TokenRequest((TokenSegment((1,)),), 5, sampling)
+    request = TokenRequest(PromptTokens((1,)), 5, sampling)
     samplers = []
     for draws_all in (True, False):
         limits = ModelLimits(context_length=99, vocabulary=99, end_ids=(2,), draws_all=draws_all)

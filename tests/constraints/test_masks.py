@@ -31,7 +31,7 @@ from antiphon.constraints.matching import (
     is_caused_by_constraint,
 )
 from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, TokenKind, TokenRequest
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama.guided_decoding import GuidedSequences
 from antiphon.engines.llama.sequence import TokenSequence
@@ -296,7 +296,7 @@ def test_a_worker_that_takes_a_guide_again_is_replaced(masks: MaskWorkers):
 def following(guide: Guide) -> tuple[GuidedSequences, TokenSequence]:
     """A sequence that follows a guide, with nothing else to compute."""
     constraint = Constraint(KIND.REGEX, "ab", field="guided_regex")
-    sequence = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 9, constraint=constraint), (1, 2), 100)
+    sequence = TokenSequence(TokenRequest(PromptTokens((1, 2)), 9, constraint=constraint), (1, 2), 100)
     sequence.guide, sequence.id, sequence.computed = guide, 0, 1
     return GuidedSequences(), sequence
 
@@ -438,7 +438,7 @@ def test_a_revoked_tokenizer_is_called_no_more():
 
 def test_a_guide_that_fails_within_a_step_ends_in_the_next(masks: MaskWorkers):
     """Its worker goes on while the decode thread looks at it."""
-    guiding, request = GuidedSequences(), TokenRequest((TokenSegment((1, 2)),), 9)
+    guiding, request = GuidedSequences(), TokenRequest(PromptTokens((1, 2)), 9)
     sequence = TokenSequence(request, (1, 2), 100)
     sequence.guide = guide = answered(masks.create_guide(grammar(KIND.CHOICE, '["ab"]')))
     sequence.id, sequence.computed = 0, 1

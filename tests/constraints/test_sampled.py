@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
-from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, SequenceFinished, Steps, StopCause, TextPiece, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
@@ -35,7 +35,7 @@ async def text(
     """One text at temperature 1.5; None when it was cut."""
     prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
     asked = TokenRequest(
-        (TokenSegment(prompt),), LONGEST, Sampling(temperature=1.5, seed=seed), constraint=constraint
+        PromptTokens(prompt), LONGEST, Sampling(temperature=1.5, seed=seed), constraint=constraint
     )
     tokens: list[int] = []
     async with turns:

@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import LoadSpec, SequenceFinished, Steps, StopCause, TextPiece, TokenRequest
-from antiphon.engines.base import TokenSegment as Ids
+from antiphon.engines.base import PromptTokens as Ids
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.weights.adapter_import import read_adapter
 from antiphon.weights.gguf import read_gguf, read_header
@@ -77,7 +77,7 @@ class Asked:
         # No prefix is shared: of two tokens that are nearly as likely, how much of a prompt was computed at
         # once decides, and so the order of the tests would.
         salt = f"{message} {adapter}"
-        request = TokenRequest((Ids(prompt),), 128, Sampling(temperature=0), adapter=digest, cache_salt=salt)
+        request = TokenRequest(Ids(prompt), 128, Sampling(temperature=0), adapter=digest, cache_salt=salt)
         vocabulary, text = await self.engine.vocabulary(), b""
         async for event in self.engine.generate(request):
             match event:

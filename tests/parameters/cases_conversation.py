@@ -29,7 +29,7 @@ FORCED = {"tool_choice": "required", "messages": HELLO, "max_tokens": 60}
 def prompt(answer: Answer) -> tuple[int, ...]:
     """The prompt that a recorded engine got."""
     (request,) = answer.asked
-    return tuple(token for segment in request.segments for token in segment.tokens)
+    return request.prompt.ids
 
 
 @case(CHATS, "messages", {}, HELLO, [{"role": "user", "content": "What is two plus two?"}])

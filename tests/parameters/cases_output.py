@@ -114,9 +114,8 @@ def each_place_has_its_likeliest(none: Answer, two: Answer) -> None:
 
 @case(TEXTS, "suffix", {}, OUT, " the end", recorded=True)
 def what_follows_comes_before_the_middle(without: Answer, between: Answer) -> None:
-    infill, plain = INFILL, without.asked[0].segments[0].tokens
-    (segment,) = between.asked[0].segments
-    begin, first, *between_ids, last = segment.tokens
+    infill, plain = INFILL, without.asked[0].prompt.ids
+    begin, first, *between_ids, last = between.asked[0].prompt.ids
     assert (begin, first, last) == (plain[0], infill.prefix, infill.middle)
     after = between_ids.index(infill.suffix)
     assert tuple(between_ids[:after]) == plain[1:] and len(between_ids) > after + 1

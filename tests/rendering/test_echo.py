@@ -59,7 +59,7 @@ async def test_the_completion_may_end_the_prompts_last_character():
 async def test_every_prompt_token_is_scored_but_the_first():
     engine, tokens = renderer(Script(text=" world"))
     (choice,) = (await answer(engine, asking(RawPrompt("Hello the cat"), echo=True, logprobs=2))).choices
-    prompt = tokens.requests[0].segments[0].tokens
+    prompt = tokens.requests[0].prompt.ids
     model = ToyModel(tokens.table)
     assert [score.token for score in choice.scores[: len(prompt)]] == list(prompt)
     first, *rest = choice.scores

@@ -35,7 +35,7 @@ async def test_tokens_have_raw_logprobs_and_best_alternatives_first():
     found = await answer(
         engine, asking(logprobs=3, max_tokens=6, sampling=SamplingOptions(temperature=1.7, seed=3))
     )
-    past = tokens.requests[0].segments[0].tokens
+    past = tokens.requests[0].prompt.ids
     model = ToyModel(tokens.table)
     for score in found.choices[0].scores:
         row = model.logprobs(past)
@@ -64,7 +64,7 @@ async def test_wanted_tokens_stand_in_the_place_of_the_likeliest():
     engine, tokens = renderer(Script(text="Hello world"))
     wanted = (7, tokens.tokenizer.encode_plain("Hello")[0], 40)
     found = await answer(engine, asking(logprobs=3, logprob_token_ids=wanted))
-    past = tokens.requests[0].segments[0].tokens
+    past = tokens.requests[0].prompt.ids
     model = ToyModel(tokens.table)
     for score in found.choices[0].scores:
         row = model.logprobs(past)

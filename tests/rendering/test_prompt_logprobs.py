@@ -37,14 +37,14 @@ async def test_each_prompts_tokens_have_their_scores_and_ranks(width):
     asked = [request for request in tokens.requests if request.prompt_logprobs is not None]
     assert [request.choice for request in asked] == [0, 0]
     for scores, request in zip(found.prompt_scores, asked, strict=True):
-        require_true(scores, request.segments[0].tokens, tokens.table, width)
+        require_true(scores, request.prompt.ids, tokens.table, width)
 
 
 async def test_a_conversations_control_tokens_are_scored():
     engine, tokens = renderer(Script(text=" world"))
     found = await answer(engine, asking(build_conversation("Hello"), prompt_logprobs=1, choices=2))
     (scores,) = found.prompt_scores
-    require_true(scores, tokens.requests[0].segments[0].tokens, tokens.table, 1)
+    require_true(scores, tokens.requests[0].prompt.ids, tokens.table, 1)
     assert b"<|im_start|>" in [score.piece for score in scores]
 
 
@@ -54,7 +54,7 @@ async def test_with_echo_each_keeps_its_own_alternatives(logprobs, wanted):
     request = asking(RawPrompt("Hello the cat"), echo=True, logprobs=logprobs, prompt_logprobs=wanted)
     found = await answer(engine, request)
     (choice,) = found.choices
-    prompt = tokens.requests[0].segments[0].tokens
+    prompt = tokens.requests[0].prompt.ids
     assert len(tokens.requests) == 1 and choice.text == "Hello the cat world"
     require_true(found.prompt_scores[0], prompt, tokens.table, wanted)
     echoed = list(choice.scores)[1 : len(prompt)]

@@ -60,10 +60,9 @@ def asking(reasoning=None, *, tools=None, messages=HELLO, values=None, **output)
 
 async def prompt_of(speaker, engine, request):
     await answer(speaker, request)
-    (segment,) = engine.requests[-1].segments
     return "".join(
         engine.table.names.get(token) or engine.table.pieces[token].decode(errors="replace")
-        for token in segment.tokens
+        for token in engine.requests[-1].prompt.ids
     )
 
 
@@ -422,6 +421,6 @@ async def test_marks_in_messages_are_text_and_decide_nothing(template):
         speaker, engine = made("Two.</think>Four.", template)
         await answer(speaker, asking(messages=messages, constraint=Constraint(ConstraintKind.REGEX, "x")))
         begins.append(engine.constraints[-1].prelude)
-        (segment,) = engine.requests[-1].segments
-        controls.append([token for token in segment.tokens if token in engine.table.names])
+        prompt = engine.requests[-1].prompt.ids
+        controls.append([token for token in prompt if token in engine.table.names])
     assert begins[0] == begins[1] and controls[0] == controls[1]

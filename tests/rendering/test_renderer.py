@@ -160,7 +160,7 @@ async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
     )
     said = await answer(engine, asking(asked))
     assert said.choices[0].text == " blue."
-    sent = tokens.requests[0].segments[0].tokens
+    sent = tokens.requests[0].prompt.ids
     assert (await engine.decode(sent)).endswith("assistant\nThe sky is")
 
 
@@ -214,7 +214,7 @@ async def test_half_a_surrogate_pair_is_refused(prompt):
 async def test_token_ids_are_used_as_they_are():
     engine, tokens = renderer(Script(text="ok"))
     await answer(engine, asking(RawPrompt(tokens=(7, 8, 9))))
-    assert tokens.requests[0].segments[0].tokens == (7, 8, 9)
+    assert tokens.requests[0].prompt.ids == (7, 8, 9)
 
 
 async def test_token_ids_outside_the_vocabulary_are_refused_by_number():
@@ -240,7 +240,7 @@ async def test_an_empty_text_is_the_token_that_a_text_begins_after(echo, logprob
     for table, start in ((with_bos, with_bos.bos_id), (without, without.eos_id)):
         engine, tokens = renderer(Script(text="ok"), vocabulary=table)
         found = await answer(engine, asking(RawPrompt(""), echo=echo, logprobs=logprobs))
-        assert tokens.requests[0].segments[0].tokens == (start,)
+        assert tokens.requests[0].prompt.ids == (start,)
         assert (found.choices[0].text, found.usage.prompt_tokens) == ("ok", 1)
         said = None if logprobs is None else [score.token for score in found.choices[0].scores]
         assert said is None or (said[0] == start and said[1] != start) is echo
@@ -329,7 +329,7 @@ async def test_other_work_goes_on_while_a_large_chat_is_rendered():
 async def test_a_conversation_is_answered_from_its_template():
     engine, tokens = renderer(Script(text="Hi"))
     assert await text_of(engine, asking(build_conversation("Hello"))) == "Hi"
-    said = b"".join(tokens.table.pieces[token] for token in tokens.requests[0].segments[0].tokens)
+    said = b"".join(tokens.table.pieces[token] for token in tokens.requests[0].prompt.ids)
     assert said == b"user\nHello\nassistant\n"
 
 
@@ -475,7 +475,7 @@ async def test_choices_of_a_prompt_are_siblings_and_prompts_are_not():
     groups = [request.group for request in tokens.requests]
     assert groups[0] == groups[1] != groups[2] == groups[3]
     assert [request.choice for request in tokens.requests] == [0, 1, 0, 1]
-    assert tokens.requests[1].segments == tokens.requests[0].segments != tokens.requests[2].segments
+    assert tokens.requests[1].prompt == tokens.requests[0].prompt != tokens.requests[2].prompt
     await answer(engine, asking(choices=2, max_tokens=3), Context("r"))
     assert len({request.group for request in tokens.requests}) == 3
 

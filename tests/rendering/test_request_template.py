@@ -397,7 +397,7 @@ async def test_a_model_without_a_template_chats_through_a_requests():
     assert (
         await engine.apply(asked) == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
     )
-    assert await engine.encode(asked) == tokens.requests[0].segments[0].tokens
+    assert await engine.encode(asked) == tokens.requests[0].prompt.ids
 
 
 async def test_the_models_call_notation_stays_unless_replaced():

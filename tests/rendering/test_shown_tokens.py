@@ -174,7 +174,7 @@ async def test_a_cut_prompts_last_tokens_are_used_and_counted(logprobs):
                 logprobs=logprobs,
             )  # fmt: skip
             found = await answer(engine, request)
-            assert tokens.requests[-1].segments[0].tokens == ids[-left:] == found.prompts[0]
+            assert tokens.requests[-1].prompt.ids == ids[-left:] == found.prompts[0]
             assert found.usage.prompt_tokens == left
             text = "".join((" the", " cat", " sat")[place % 3] for place in range(27))[-4 * left :]
             assert found.choices[0].text == text + (" world" if max_tokens != 1 else "")
@@ -187,7 +187,7 @@ async def test_a_shorter_prompt_is_not_cut_and_a_chat_keeps_its_end():
     await answer(engine, asking(RawPrompt("Hello"), truncate_prompt=50))
     await answer(engine, asking(build_conversation("Hello the cat")))
     await answer(engine, asking(build_conversation("Hello the cat"), truncate_prompt=4))
-    whole, talked, cut = (request.segments[0].tokens for request in tokens.requests)
+    whole, talked, cut = (request.prompt.ids for request in tokens.requests)
     assert len(whole) == 2 and len(talked) > 4 and cut == talked[-4:]
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
+    PromptTokens,
     SequenceStarted,
     Steps,
     TextPiece,
     TokenEvent,
     TokenKind,
     TokenRequest,
-    TokenSegment,
     Vocabulary,
 )
 from antiphon.errors import EngineUnavailable, LibraryError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from antiphon.engines.llama import LlamaTokenEngine
 
 SPEC = LoadSpec("no file")
-PROMPT = (TokenSegment((1, 20, 30)),)
+PROMPT = PromptTokens((1, 20, 30))
 
 
 def build_request(max_tokens: int = 1_000_000, logprobs: int | None = None) -> TokenRequest:

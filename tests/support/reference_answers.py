@@ -13,11 +13,11 @@ from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     LoadSpec,
     PromptScores,
+    PromptTokens,
     SequenceFinished,
     Steps,
     TokenEngine,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
 
@@ -41,7 +41,7 @@ async def loaded(spec: LoadSpec) -> AsyncIterator[TokenEngine]:
 
 
 async def greedy(engine: TokenEngine, prompt: list[int], most: int) -> Said:
-    request = TokenRequest((TokenSegment(tuple(prompt)),), most, Sampling(temperature=0), logprobs=0)
+    request = TokenRequest(PromptTokens(tuple(prompt)), most, Sampling(temperature=0), logprobs=0)
     said = Said([], [])
     async for event in engine.generate(request):
         match event:
@@ -60,7 +60,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 async def scores(engine: TokenEngine, prompt: list[int]) -> list[float]:
     """Log-probabilities of the prompt's tokens from the second on, as the engine scores them."""
-    request = TokenRequest((TokenSegment(tuple(prompt)),), 0, prompt_logprobs=0)
+    request = TokenRequest(PromptTokens(tuple(prompt)), 0, prompt_logprobs=0)
     said: list[float] = []
     async for event in engine.generate(request):
         if isinstance(event, PromptScores):

@@ -80,8 +80,8 @@ class MislabelledLength(Altered):
 
 
 class Credulous(Altered):
-    def _join_segments(self, segments):
-        return tuple(abs(token) % 100 for segment in segments for token in segment.tokens)
+    def _read_prompt(self, prompt):
+        return tuple(abs(token) % 100 for token in prompt.ids)
 
 
 class Probabilities(Altered):

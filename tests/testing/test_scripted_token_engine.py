@@ -9,6 +9,7 @@ from antiphon.domain.request import Sampling
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     LoadSpec,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -16,7 +17,6 @@ from antiphon.engines.base import (
     TextPiece,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue
 from antiphon.testing import (
@@ -31,7 +31,7 @@ from antiphon.testing import (
 from antiphon.testing.rules import run_beside
 from antiphon.testing.token_kit import check_adapters
 
-PROMPT = (TokenSegment((1, 20, 30)),)
+PROMPT = PromptTokens((1, 20, 30))
 
 
 async def heard(engine: ScriptedTokenEngine, **changes: int) -> list[TokenEvent]:

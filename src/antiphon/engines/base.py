@@ -23,7 +23,7 @@ string. `antiphon.testing.check_token_engine` checks the contract:
 - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of a queued or running
   sequence are never refused;
 - closing the generator ends that sequence and no other, also while it is queued and in prefill;
-- sequences of one `group` have equal segments: one sequence computes the prefill, and the others wait for it
+- sequences of one `group` have equal prompts: one sequence computes the prefill, and the others wait for it
   and share it. Closing a sequence, even the one that computes, ends no other sequence of the group;
 - log-probabilities are of the model's raw distribution, before temperature;
 - an end-of-generation or stop token that ends a sequence is part of Steps and of the counts. No such token
@@ -42,6 +42,8 @@ from typing import Protocol, runtime_checkable
 from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import EventGroup, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+from antiphon.domain.media import Medium, MediumShape
+from antiphon.domain.messages import MediaKind
 from antiphon.domain.models import DeviceLayers, Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
     Constraint,
@@ -326,13 +328,41 @@ class LoadSpec(Struct, frozen=True):
         return PREFILL_CHUNK if self.prefill_chunk is None else self.prefill_chunk
 
 
-class TokenSegment(Struct, frozen=True):
-    """A piece of the prompt as token ids."""
-
-    tokens: tuple[int, ...]
+MEDIUM_CELL = -1
+"""The id of each cell of a medium in a prompt. No token has it."""
 
 
-Segment = TokenSegment
+class MediumSpan(Struct, frozen=True):
+    """Cells that one part of a medium takes in a prompt. A picture that is cut into tiles has several
+    parts."""
+
+    start: int
+    """The index of the first cell in the prompt."""
+    cells: int
+    kind: MediaKind
+    digest: str = ""
+    """The digest of the medium; empty in a layout, which knows only the medium's shape."""
+    part: int = 0
+    """The number of the part in the medium."""
+
+
+class MediumLayout(Struct, frozen=True):
+    """How the tokens of a prompt show one medium: its cells, and the tokens that the model needs around
+    them."""
+
+    ids: tuple[int, ...]
+    """Each cell has the id MEDIUM_CELL."""
+    spans: tuple[MediumSpan, ...]
+    """The parts of the medium. Their `start` counts from the beginning of `ids`."""
+
+
+class PromptTokens(Struct, frozen=True):
+    """The prompt of a sequence."""
+
+    ids: tuple[int, ...]
+    """The token ids. Each cell of a medium has the id MEDIUM_CELL."""
+    media: tuple[MediumSpan, ...] = ()
+    """Where the cells of media are, in their order."""
 
 
 class TextPiece(Struct, frozen=True):
@@ -345,7 +375,7 @@ class TextPiece(Struct, frozen=True):
 class TokenRequest(Struct, frozen=True):
     """A request to generate one sequence."""
 
-    segments: tuple[Segment, ...]
+    prompt: PromptTokens
     max_tokens: int
     """At least 1. With 0, the request only scores the prompt, and needs `prompt_logprobs`."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -355,7 +385,7 @@ class TokenRequest(Struct, frozen=True):
     """None: no log-probabilities. 0: those of the chosen tokens. k, at most the size of the vocabulary: also
     those of the k likeliest tokens."""
     group: str | None = None
-    """Siblings with equal segments carry the same group."""
+    """Siblings with equal prompts carry the same group."""
     choice: int = 0
     """Index within the group. Every random draw depends on it."""
     prompt_logprobs: int | None = None
@@ -506,6 +536,14 @@ class Vocabulary(Struct, frozen=True):
     """The tokens around a pair of texts in a reranker without a template of its own."""
 
 
+class MediaFacts(Struct, frozen=True):
+    """The media that a model takes."""
+
+    kinds: tuple[MediaKind, ...]
+    sample_rate: int = 0
+    """Samples of a recording for each second; 0 if the model takes no recordings."""
+
+
 class EngineInfo(Struct, frozen=True):
     """The loaded model, the library that runs it, and its current load."""
 
@@ -549,6 +587,8 @@ class EngineInfo(Struct, frozen=True):
     """Whether Antiphon's sampler draws all tokens, so that equal seeds draw equally on every engine."""
     takes_predictions: bool = False
     """Whether `TokenRequest.prediction` can make a sequence faster. If not, the engine refuses it."""
+    media: MediaFacts | None = None
+    """The media that the model takes in prompts; None for text alone."""
 
 
 class TokenEngine(Protocol):
@@ -621,6 +661,18 @@ class ConstraintEngine(Protocol):
     async def check(self, constraint: Constraint) -> None:
         """Raises a RequestError with the reason if the engine cannot follow a constraint. Callers use it
         before a request is admitted."""
+
+
+@runtime_checkable
+class MediaEngine(Protocol):
+    """A token engine that takes media in prompts if `EngineInfo.media` is set."""
+
+    async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
+        """Tells how a prompt shows media of these shapes, without encoding one. Raises a RequestError for a
+        shape that the model cannot take."""
+
+    def hold(self, medium: Medium) -> AbstractAsyncContextManager[None]:
+        """Gives the engine a medium. While the context lasts, sequences may name it by its digest."""
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from antiphon.domain.context import Clock, Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
-from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, RequestSize, TokenEngine, TokenRequest
 from antiphon.errors import AntiphonError, DeadlineExceeded, EngineDied, EngineUnavailable
 from antiphon.rendering.choice_decoder import ChoiceDecoder, build_decode_options
 from antiphon.rendering.context_window import FittedPrompt
@@ -230,14 +230,13 @@ def build_token_requests(
     for prompt in fitted_prompts:
         # The request's id can come from the caller, so it cannot identify the group.
         group = clock.unique() if candidate_count > 1 else None
-        segments = (TokenSegment(prompt.tokens),)
         alternatives = prompt.logprobs.width if prompt.logprobs is not None else None
         for choice in range(candidate_count):
             yield (
                 prompt,
                 replace(
                     shared_request,
-                    segments=segments,
+                    prompt=PromptTokens(prompt.tokens),
                     max_tokens=prompt.max_tokens,
                     constraint=prompt.constraint,
                     group=group,

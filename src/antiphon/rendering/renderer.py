@@ -29,7 +29,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import Struct, replace
 from antiphon.domain.vendor_fields import list_unused, require_local, require_text
-from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
+from antiphon.engines.base import ConstraintEngine, EngineState, PromptTokens, TokenEngine, TokenRequest
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
@@ -278,7 +278,7 @@ class Renderer:
         """Builds the token request that the sequences of all prompts and choices share."""
         output = request.output
         return TokenRequest(
-            segments=(),
+            prompt=PromptTokens(()),
             max_tokens=0,
             sampling=request.sampling.build_sampling(model_info.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,

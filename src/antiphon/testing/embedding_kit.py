@@ -13,11 +13,11 @@ from antiphon.domain.values import Struct
 from antiphon.engines.base import (
     EmbeddingEngine,
     EngineInfo,
+    PromptTokens,
     SequenceStarted,
     TextPiece,
     TokenEngine,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.errors import AntiphonError, ContextLengthExceeded, EngineBusy, InvalidValue
 from antiphon.testing.rules import PATIENCE, require, require_end, require_error, require_soon, run_beside
@@ -171,7 +171,7 @@ async def check_invalid_inputs(probe: EmbeddingProbe) -> None:
 async def check_generation_refusal(probe: EmbeddingProbe) -> None:
     async def generate_tokens() -> None:
         async with aclosing(
-            probe.engine.generate(TokenRequest((TokenSegment(probe.texts[0]),), max_tokens=1))
+            probe.engine.generate(TokenRequest(PromptTokens(probe.texts[0]), max_tokens=1))
         ) as events:
             await anext(events)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from antiphon.domain.request import Sampling
 from antiphon.domain.values import Struct, replace
-from antiphon.engines.base import PromptScores, StopCause, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptScores, PromptTokens, StopCause, TokenRequest
 from antiphon.errors import AntiphonError
 from antiphon.testing.rules import GREEDY, SequenceRun, TokenProbe, require, require_error
 
@@ -228,7 +228,7 @@ def _build_scoring_request(
 ) -> TokenRequest:
     """Builds a request that scores the prompt."""
     single = probe.build_request(max_tokens=max_tokens)
-    return replace(single, segments=(TokenSegment(prompt),), prompt_logprobs=width)
+    return replace(single, prompt=PromptTokens(prompt), prompt_logprobs=width)
 
 
 async def check_prompt_scores(probe: TokenProbe) -> None:

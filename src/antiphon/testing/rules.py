@@ -20,6 +20,7 @@ from antiphon.engines.base import (
     Engine,
     EngineInfo,
     PromptScores,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -27,7 +28,6 @@ from antiphon.engines.base import (
     TokenEngine,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
     Vocabulary,
 )
 from antiphon.errors import AntiphonError
@@ -170,7 +170,7 @@ class TokenProbe(Struct):
         logprobs: int | None = None,
         stop: tuple[int, ...] = (),
     ) -> TokenRequest:
-        return TokenRequest((TokenSegment(self.prompts[prompt_index]),), max_tokens, sampling, stop, logprobs)
+        return TokenRequest(PromptTokens(self.prompts[prompt_index]), max_tokens, sampling, stop, logprobs)
 
     async def run(self, request: TokenRequest) -> SequenceRun:
         """Runs a sequence to its end."""

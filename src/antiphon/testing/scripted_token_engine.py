@@ -24,7 +24,7 @@ from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
     PromptScores,
-    Segment,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -250,19 +250,18 @@ class ScriptedTokenEngine:
 
     # --- one sequence ---
 
-    def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
-        """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
-        prompt = tuple(token for segment in segments for token in segment.tokens)
+    def _read_prompt(self, prompt: PromptTokens) -> tuple[int, ...]:
+        """Returns the token ids of a prompt. Raises InvalidValue for an id outside the vocabulary."""
         size = len(self.table.pieces)
-        for token in prompt:
+        for token in prompt.ids:
             if not 0 <= token < size:
                 raise InvalidValue(f"token id {token} is outside the vocabulary of {size} tokens")
-        return prompt
+        return prompt.ids
 
     def _accept(self, request: TokenRequest) -> _Sequence:
         """Checks a request and makes its sequence. Raises an error if the engine is closed or the request is
         impossible."""
-        prompt = self._join_segments(request.segments)
+        prompt = self._read_prompt(request.prompt)
         free_tokens = self._facts.context_length - len(prompt)
         if self.is_closed:
             raise EngineUnavailable("the scripted engine is closed")

@@ -18,6 +18,7 @@ from antiphon.domain.request import Constraint, ConstraintKind, Mirostat, Sampli
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     ConstraintEngine,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -25,7 +26,6 @@ from antiphon.engines.base import (
     TextPiece,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.errors import AntiphonError, EngineBusy, InvalidValue, Overloaded, UnsupportedParameter
 from antiphon.testing.rules import (
@@ -333,7 +333,7 @@ async def check_closing_in_prefill(probe: TokenProbe) -> None:
     words = [token for prompt in probe.prompts for token in prompt]
     size = probe.info.context_length - 8
     prompt = tuple((words * (size // len(words) + 1))[:size])
-    request = replace(probe.build_request(), segments=(TokenSegment(prompt),))
+    request = replace(probe.build_request(), prompt=PromptTokens(prompt))
     for delay_s in (0.0, 0.02):
         events = probe.engine.generate(request)
         first = await anext(events)

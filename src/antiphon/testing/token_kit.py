@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from antiphon.domain.values import replace
 from antiphon.engines.base import (
     AdapterEngine,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -20,7 +21,6 @@ from antiphon.engines.base import (
     TokenEngine,
     TokenKind,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.errors import AntiphonError, InvalidValue
 from antiphon.testing.logprob_rules import SCORE_RULES, VALUE_RULES
@@ -131,9 +131,9 @@ async def check_stop_tokens(probe: TokenProbe) -> None:
 
 async def check_unknown_tokens(probe: TokenProbe) -> None:
     for token in (len(probe.vocabulary.pieces), -1, 2**31):
-        segments = (TokenSegment((*probe.prompts[0], token)),)
+        prompt = PromptTokens((*probe.prompts[0], token))
         await require_error(
-            probe.run(TokenRequest(segments, max_tokens=2)),
+            probe.run(TokenRequest(prompt, max_tokens=2)),
             InvalidValue,
             "generate refuses ids outside the vocabulary with InvalidValue",
         )
@@ -144,13 +144,13 @@ async def check_context_length(probe: TokenProbe) -> None:
     context = probe.info.context_length
     words = [token for prompt in probe.prompts for token in prompt]
     prompt = tuple((words * (context // len(words) + 1))[: context - 3])
-    run = await probe.run(TokenRequest((TokenSegment(prompt),), max_tokens=50))
+    run = await probe.run(TokenRequest(PromptTokens(prompt), max_tokens=50))
     require(
         len(run.tokens) <= 4,
         "a sequence fills at most the context; only its last token is not computed",
     )
     require(run.cause is not StopCause.LENGTH or len(run.tokens) >= 3, "a sequence may use the whole context")
-    too_long = TokenRequest((TokenSegment(prompt + prompt[:8]),), max_tokens=1)
+    too_long = TokenRequest(PromptTokens(prompt + prompt[:8]), max_tokens=1)
     await require_error(
         probe.run(too_long),
         AntiphonError,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.domain.request import Sampling
-from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, TokenSegment
+from antiphon.engines.base import EngineState, LoadSpec, PromptTokens, Steps, TokenRequest
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, InvalidValue
@@ -148,7 +148,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
     paths = [tmp_path / "a.lora", tmp_path / "b.lora"]
     digests = [write_adapter(path, model, 4, seed, 0.5) for seed, path in enumerate(paths)]
     spec = LoadSpec(str(model), context_length=ENDLESS, sequences=4, exact=True, threads=1)
-    prompt = (TokenSegment((1, *range(300, 330))),)
+    prompt = PromptTokens((1, *range(300, 330)))
 
     def wanted(adapter: str | None, tokens: int = 10) -> TokenRequest:
         return TokenRequest(prompt, tokens, Sampling(0.0, ignore_eos=True), adapter=adapter)

@@ -8,7 +8,7 @@ import pytest
 
 import antiphon
 from antiphon.domain.values import replace
-from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece, TokenSegment
+from antiphon.engines.base import EngineState, PromptTokens, SequenceStarted, Steps, TextPiece
 from antiphon.engines.host.client import HostTokenEngine, Retirement, open_host_engine
 from antiphon.engines.host.frames import TO_HOST, CancelCall, GenerateCall, StartedReply, StepsReply
 from antiphon.engines.host.server import serve_engine
@@ -395,7 +395,7 @@ async def test_what_one_caller_sends_leaves_as_much_room_to_others() -> None:
 
     async def ask(client: HostTokenEngine, caller: str) -> type[Exception] | None:
         """What a request of a megabyte is refused with; else it waits for ever."""
-        request = replace(build_request(), segments=(TokenSegment((70_000,) * 200_000),), actor=caller)
+        request = replace(build_request(), prompt=PromptTokens((70_000,) * 200_000), actor=caller)
         try:
             await anext(client.generate(request))
         except (Overloaded, EngineBusy) as error:

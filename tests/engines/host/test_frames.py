@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
     Counts,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TextPiece,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.host.frames import (
     TO_CLIENT,
@@ -55,7 +55,7 @@ TO_GATEWAY_EXAMPLES: list[Frame] = [
 ]
 TO_HOST_EXAMPLES: list[Frame] = [
     Hello(PROTOCOL, "1.2.3"),
-    GenerateCall(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
+    GenerateCall(1, TokenRequest(PromptTokens((1, 2)), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
     TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
 ]

@@ -200,7 +200,7 @@ async def test_a_reply_that_is_too_large_ends_its_call_only() -> None:
     async with open_link(engine) as link, asyncio.timeout(PATIENCE):
         kept = link.client.generate(build_request())
         await anext(kept)
-        scored = link.client.generate(TokenRequest(build_request().segments, 1, prompt_logprobs=0))
+        scored = link.client.generate(TokenRequest(build_request().prompt, 1, prompt_logprobs=0))
         assert isinstance(await anext(scored), SequenceStarted)
         with pytest.raises(EngineError, match="too large"):
             await anext(scored)

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from antiphon.domain.values import replace
-from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
+from antiphon.engines.base import PromptTokens, SequenceStarted, Steps, TextPiece
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.frames import TO_CLIENT, AbsenceNotice, CancelCall, GenerateCall, StepsReply
 from antiphon.engines.host.server import serve_engine
@@ -118,7 +118,7 @@ async def test_an_engines_error_keeps_its_class_and_field() -> None:
             await anext(events)
         assert (raised.value.param, raised.value.retry_after) == ("prompt", 2.5)
         with pytest.raises(InvalidValue, match="outside the vocabulary"):
-            await anext(link.client.generate(replace(build_request(), segments=(TokenSegment((10**6,)),))))
+            await anext(link.client.generate(replace(build_request(), prompt=PromptTokens((10**6,)))))
 
 
 async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from antiphon.domain.request import Sampling
-from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
+from antiphon.engines.base import KVLayout, PromptTokens, TokenRequest
 from antiphon.engines.llama.batch import DecodeCall, StepPlan
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
 from antiphon.engines.llama.kv.pool import PoolLayout
@@ -34,7 +34,7 @@ def sequence(prompt: int | tuple[int, ...] = 5, max_tokens: int = 100, **more: A
     """A sequence with these tokens, or with so many, from 1 on."""
     tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
     context = more.pop("context", 1000)
-    request = TokenRequest((TokenSegment(tokens),), max_tokens, Sampling(0.0), **more)
+    request = TokenRequest(PromptTokens(tokens), max_tokens, Sampling(0.0), **more)
     return TokenSequence(request, tokens, context)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from antiphon.domain.models import AdapterLoad
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
-from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
+from antiphon.engines.base import KVLayout, PromptTokens, SequenceFinished, Steps, TokenEvent, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.mailboxes import Delivery, deliver
@@ -54,7 +54,7 @@ class Said:
 
 def request(tokens: Sequence[int] = PROMPT, max_tokens: int = 12, **more: Any) -> TokenRequest:
     return TokenRequest(
-        (TokenSegment(tuple(tokens)),),
+        PromptTokens(tuple(tokens)),
         max_tokens,
         Sampling(0.0, ignore_eos=True),
         **{"logprobs": 2, **more},
@@ -430,7 +430,7 @@ async def test_constraints_hold_while_adapters_take_turns(tmp_path):
             await engine.add_adapter(digest, str(path))
         asked = [
             TokenRequest(
-                (TokenSegment(PROMPT[:9]),), 40, Sampling(1.5, seed=3), adapter=name, constraint=constraint
+                PromptTokens(PROMPT[:9]), 40, Sampling(1.5, seed=3), adapter=name, constraint=constraint
             )
             for name in (None, *digests)
             for constraint in (code, None)

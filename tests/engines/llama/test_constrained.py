@@ -14,7 +14,7 @@ from antiphon.constraints.guide import Guide
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
 from antiphon.constraints.matching import CompilerVocabulary, Matcher
 from antiphon.domain.request import Constraint, ConstraintKind, Sampling
-from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, SequenceFinished, Steps, StopCause, TextPiece, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel, read_vocabulary
@@ -63,7 +63,7 @@ async def say(
     drawn = ("seed", "temperature", "banned", "allowed_token_ids")
     sampling = Sampling(**drawing | {name: more.pop(name) for name in drawn if name in more})
     most = more.pop("max_tokens", 120)
-    asked = TokenRequest((TokenSegment(prompt),), most, sampling, constraint=constraint, **more)
+    asked = TokenRequest(PromptTokens(prompt), most, sampling, constraint=constraint, **more)
     async for event in engine.generate(asked):
         if isinstance(event, Steps):
             said.tokens += event.tokens

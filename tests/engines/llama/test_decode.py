@@ -16,12 +16,12 @@ from antiphon.engines.base import (
     DraftMode,
     KVLayout,
     PromptScores,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop
@@ -162,7 +162,7 @@ class Bench:
         self.submitted += 1
         first = 0 if group else 1000 * self.submitted  # else prompts have nothing in common
         prompt = tuple(range(first, first + length))
-        request = TokenRequest((TokenSegment(prompt),), max_tokens, Sampling(0.0), group=group, **more)
+        request = TokenRequest(PromptTokens(prompt), max_tokens, Sampling(0.0), group=group, **more)
         drawing = SamplingState(request.sampling, 0, None, prompt, (9,), (), VOCABULARY)
         stream = SequenceStream(TokenSequence(request, prompt, 1000, drawing), 0.0)
         self.loop.submit(stream)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.request import Mirostat, Sampling
-from antiphon.engines.base import Steps, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, Steps, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import decode as decoding
 from antiphon.engines.sampling import SamplingState, sampler
@@ -33,7 +33,7 @@ FAULTY = Sampling(1.0, seed=7, typical_p=0.6, top_k=20)
 
 async def said(engine: LlamaTokenEngine, sampling: Sampling, first: int, heard: list[Any]) -> list[Any]:
     prompt = (1, *range(first, first + 30))
-    wanted = TokenRequest((TokenSegment(prompt),), 24, sampling, logprobs=2)
+    wanted = TokenRequest(PromptTokens(prompt), 24, sampling, logprobs=2)
     async for event in engine.generate(wanted):
         if isinstance(event, Steps):
             heard += [(event.tokens, event.logprobs, event.alternatives)]
@@ -108,7 +108,7 @@ async def test_scores_that_raise_end_their_sequence_only(models, monkeypatch):
     async with loaded(models / "tiny-q8_0.gguf", exact=True, sequences=4) as engine:
         alone = await said(engine, COMPANY[1], 300, [])
         monkeypatch.setattr(decoding, "score_prompt", breaking(None, 0))
-        scored = TokenRequest((TokenSegment((1, 2, 3, 4)),), 4, Sampling(0.0), prompt_logprobs=1)
+        scored = TokenRequest(PromptTokens((1, 2, 3, 4)), 4, Sampling(0.0), prompt_logprobs=1)
         async with asyncio.TaskGroup() as group:
             beside = group.create_task(said(engine, COMPANY[1], 300, []))
             with pytest.raises(InternalError):

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.models import DeviceLayers
 from antiphon.domain.request import EmbedRequest, Sampling
 from antiphon.domain.values import replace
-from antiphon.engines.base import LoadSpec, TokenRequest, TokenSegment
+from antiphon.engines.base import LoadSpec, PromptTokens, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.context import FLASH_AUTO, FLASH_ON, ContextSizes, NativeContext
@@ -151,7 +151,7 @@ def lose_device(engine: LlamaTokenEngine) -> None:
 async def test_a_lost_device_ends_the_engine(caplog: pytest.LogCaptureFixture):
     async with loaded(CANTOR, library=str(WHEEL)) as engine:
         lose_device(engine)
-        request = TokenRequest((TokenSegment((5, 6, 7)),), 4, Sampling(temperature=0.0))
+        request = TokenRequest(PromptTokens((5, 6, 7)), 4, Sampling(temperature=0.0))
         with pytest.raises(EngineDied):
             async for _ in engine.generate(request):
                 pass

@@ -18,11 +18,11 @@ from antiphon.engines.base import (
     DraftMode,
     KVLayout,
     LoadSpec,
+    PromptTokens,
     Steps,
     TextPiece,
     TokenEngine,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.drafting import (
@@ -287,7 +287,7 @@ def make_request(rng: random.Random, prompt: tuple[int, ...], vocabulary: int, s
         banned=((some_ids[0], some_ids[1]), (some_ids[2],)) if rng.random() < 0.2 else (),
     )
     return TokenRequest(
-        (TokenSegment(prompt),),
+        PromptTokens(prompt),
         rng.choice((1, 2, 24, 48)),
         sampling,
         stop_token_ids=(stop,) if rng.random() < 0.2 else (),
@@ -397,7 +397,7 @@ async def test_drafts_change_no_answer_of_any_model(name: str, layout: KVLayout)
 async def test_a_right_prediction_saves_most_steps() -> None:
     async with loaded(CANTOR, drafts=DraftMode.ALWAYS) as engine:
         prompt = await engine.tokenize([TextPiece(PROMPTS[0])], True)
-        request = TokenRequest((TokenSegment(prompt),), 64, Sampling(0.9, seed=4, ignore_eos=True))
+        request = TokenRequest(PromptTokens(prompt), 64, Sampling(0.9, seed=4, ignore_eos=True))
         silent = await say(engine, request)
         predicted = await say(engine, replace(request, prediction=silent.tokens))
         assert predicted.tokens == silent.tokens and predicted.mispredicted == 0
@@ -409,7 +409,7 @@ async def test_siblings_and_other_sequences_keep_their_answers() -> None:
     """Sequences with and without predictions run beside each other, and share a prompt."""
     async with load_both(CANTOR, context_length=256, layout=KVLayout.POOL) as (plain, drafting):
         prompt = await plain.tokenize([TextPiece(PROMPTS[0])], True)
-        request = TokenRequest((TokenSegment(prompt),), 40, Sampling(0.8, seed=5, ignore_eos=True), group="g")
+        request = TokenRequest(PromptTokens(prompt), 40, Sampling(0.8, seed=5, ignore_eos=True), group="g")
         alone = [await say(plain, replace(request, choice=choice, group=None)) for choice in range(4)]
         together = await asyncio.gather(
             *(
@@ -428,7 +428,7 @@ async def test_a_constraint_leaves_the_prediction_unused() -> None:
     async with loaded(CANTOR, drafts=DraftMode.ALWAYS) as engine:
         prompt = await engine.tokenize([TextPiece(PROMPTS[0])], True)
         constraint = Constraint(ConstraintKind.REGEX, "[a-c]{9}", field="guided_regex")
-        request = TokenRequest((TokenSegment(prompt),), 30, Sampling(0.0), constraint=constraint)
+        request = TokenRequest(PromptTokens(prompt), 30, Sampling(0.0), constraint=constraint)
         said = await say(engine, replace(request, prediction=(300, 301, 302)))
         assert said.tokens == (await say(engine, request)).tokens
         assert said.predicted == said.mispredicted == 0
@@ -437,7 +437,7 @@ async def test_a_constraint_leaves_the_prediction_unused() -> None:
 async def test_exact_mode_has_no_drafts_and_says_so() -> None:
     async with loaded(CANTOR, exact=True) as engine:
         assert not (await engine.info()).takes_predictions
-        request = TokenRequest((TokenSegment((5, 6)),), 4, prediction=(7,))
+        request = TokenRequest(PromptTokens((5, 6)), 4, prediction=(7,))
         with pytest.raises(UnsupportedParameter) as refused:
             await say(engine, request)
         assert refused.value.param == "prediction"
@@ -448,5 +448,5 @@ async def test_exact_mode_has_no_drafts_and_says_so() -> None:
 async def test_a_prediction_of_unknown_tokens_is_refused() -> None:
     async with loaded(CANTOR) as engine:
         with pytest.raises(InvalidValue) as refused:
-            await say(engine, TokenRequest((TokenSegment((5,)),), 4, prediction=(1 << 20,)))
+            await say(engine, TokenRequest(PromptTokens((5,)), 4, prediction=(1 << 20,)))
         assert refused.value.param == "prediction"

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from antiphon.domain.request import EmbedRequest, Pooling, Vectors
-from antiphon.engines.base import LoadSpec, SequenceStarted, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import LoadSpec, PromptTokens, SequenceStarted, TextPiece, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter
 from antiphon.testing import check_embedding_engine
@@ -262,7 +262,7 @@ async def test_what_has_no_vector_is_refused_by_name(
 async def test_a_model_does_one_or_the_other(encoders: Path, models: Path) -> None:
     async with embedding(encoders / "MEAN-F16.gguf") as engine:
         with pytest.raises(UnsupportedParameter, match="makes vectors of texts, and no tokens"):
-            await anext(engine.generate(TokenRequest((TokenSegment((2, 9, 3)),), max_tokens=1)))
+            await anext(engine.generate(TokenRequest(PromptTokens((2, 9, 3)), max_tokens=1)))
     async with loaded(models / "tiny-f16.gguf") as engine:
         with pytest.raises(UnsupportedParameter, match="makes tokens, and no vectors of texts"):
             await anext(engine.embed(EmbedRequest(((1, 9),))))

@@ -14,13 +14,13 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import (
     KVLayout,
     LoadSpec,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TextPiece,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
@@ -49,7 +49,7 @@ def request(
     tokens, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0, ignore_eos: bool = False, **more
 ) -> TokenRequest:
     sampling = Sampling(temperature, seed=seed, ignore_eos=ignore_eos)
-    return TokenRequest((TokenSegment(tuple(tokens)),), max_tokens, sampling, **more)
+    return TokenRequest(PromptTokens(tuple(tokens)), max_tokens, sampling, **more)
 
 
 async def say(engine: LlamaTokenEngine, wanted: TokenRequest) -> Said:
@@ -286,12 +286,6 @@ async def test_what_cannot_run_is_refused_alone(models):
             with pytest.raises(kind, match=words):
                 await say(engine, wanted)
         assert len((await good)[0]) == 30
-
-
-async def test_segments_are_one_prompt(models):
-    async with loaded(models / "tiny-q8_0.gguf", exact=True) as engine:
-        parts = TokenRequest((TokenSegment((1, 300)), TokenSegment((301, 302))), 8, Sampling(0.0))
-        assert await say(engine, parts) == await say(engine, request([1, 300, 301, 302], 8))
 
 
 async def test_the_context_may_be_filled_to_its_end(models):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.request import Sampling
-from antiphon.engines.base import EngineInfo, LoadSpec, Steps, TokenRequest, TokenSegment
+from antiphon.engines.base import EngineInfo, LoadSpec, PromptTokens, Steps, TokenRequest
 from antiphon.engines.llama.embedding import load_any
 from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, open_library, resolve_library_file
@@ -39,7 +39,7 @@ async def answer(path: Path, library: Library, **spec: Any) -> tuple[EngineInfo,
     """The engine's facts after a short greedy answer, and its tokens."""
     said: list[int] = []
     async with loaded(path, library=str(library.path), sequences=2, context_length=64, **spec) as engine:
-        request = TokenRequest((TokenSegment((300, 301)),), 4, Sampling(temperature=0.0, ignore_eos=True))
+        request = TokenRequest(PromptTokens((300, 301)), 4, Sampling(temperature=0.0, ignore_eos=True))
         async for event in engine.generate(request):
             if isinstance(event, Steps):
                 said.extend(event.tokens)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, StopCause, TokenRequest
 from antiphon.engines.llama.batch import StepPlan
 from antiphon.engines.llama.kv.layout import CopyCells, TrimCells
 from antiphon.engines.llama.scheduler import Scheduler
@@ -539,11 +539,11 @@ def test_dropping_twice_frees_once():
 
 
 def test_a_sequence_ends_for_the_first_reason_that_holds():
-    one = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 3, stop_token_ids=(5, 9)), (1, 2), context=100)
+    one = TokenSequence(TokenRequest(PromptTokens((1, 2)), 3, stop_token_ids=(5, 9)), (1, 2), context=100)
     assert one.accept(4, frozenset({9})) is None
     assert one.accept(9, frozenset({9})) is StopCause.END
     assert one.accept(5, frozenset({9})) is StopCause.STOP_TOKEN
-    short = TokenSequence(TokenRequest((TokenSegment((1, 2)),), 99), (1, 2), context=4)
+    short = TokenSequence(TokenRequest(PromptTokens((1, 2)), 99), (1, 2), context=4)
     assert short.accept(3, frozenset()) is None
     assert short.accept(3, frozenset()) is StopCause.LENGTH
 

@@ -14,13 +14,13 @@ from antiphon.engines.base import (
     KVLayout,
     LoadSpec,
     PromptScores,
+    PromptTokens,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TextPiece,
     TokenRequest,
-    TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import (
@@ -45,7 +45,7 @@ Said = tuple[list[int], list[float], int]
 
 
 def request(tokens, max_tokens: int = 12, temperature: float = 0.0, seed: int = 0, **more) -> TokenRequest:
-    return TokenRequest((TokenSegment(tuple(tokens)),), max_tokens, Sampling(temperature, seed=seed), **more)
+    return TokenRequest(PromptTokens(tuple(tokens)), max_tokens, Sampling(temperature, seed=seed), **more)
 
 
 async def say(engine: LlamaTokenEngine, wanted: TokenRequest) -> Said:
@@ -79,7 +79,7 @@ async def test_an_exact_answer_upon_a_kept_prefix_has_the_same_bits():
             assert expected[2] == 0 and found[2] >= 128 and found[2] % 128 == 0
         again = await say(warm, wanted)
         assert again[:2] == expected[:2]
-        assert again[2] == len(wanted.segments[0].tokens) - 1, "all of an equal prompt"
+        assert again[2] == len(wanted.prompt.ids) - 1, "all of an equal prompt"
 
 
 @pytest.mark.parametrize("layout", ["pool", "streams"])
@@ -143,7 +143,7 @@ async def test_an_answer_that_was_put_back_goes_on_from_its_own_tokens(models):
         assert (load.cells, load.cells_used, load.running, load.queued) == (256, 0, 0, 0)
         for one, (tokens, logprobs, _) in zip(wanted, together, strict=True):
             assert len(tokens) == 100
-            expected = await scores(engine, (*one.segments[0].tokens, *tokens))
+            expected = await scores(engine, (*one.prompt.ids, *tokens))
             assert logprobs == pytest.approx(expected[-100:], abs=0.05)
 
 
@@ -278,7 +278,7 @@ async def test_a_preempted_answer_goes_on_from_its_own_tokens(models, layout):
         found = await say_beside_another_caller(engine, clock, wanted, request((1, 600), 4))
         for one, (tokens, logprobs, _) in zip(wanted, found, strict=True):
             assert len(tokens) == 120
-            expected = await scores(engine, (*one.segments[0].tokens, *tokens))
+            expected = await scores(engine, (*one.prompt.ids, *tokens))
             assert logprobs == pytest.approx(expected[-120:], abs=0.2)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from antiphon.engines.base import TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, TokenRequest
 from antiphon.engines.vllm.admission import Admission, AdmissionLimits
 from antiphon.errors import EngineBusy, Overloaded
 from antiphon.task_group import task_group
@@ -16,7 +16,7 @@ LIMITS = AdmissionLimits(sequences=2, queue=3, queue_per_actor=2)
 
 
 def ask(actor="a", group=None, priority=0):
-    return TokenRequest((TokenSegment((1,)),), 5, actor=actor, group=group, priority=priority)
+    return TokenRequest(PromptTokens((1,)), 5, actor=actor, group=group, priority=priority)
 
 
 def has_queued(admission, count):

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.request import Constraint, ConstraintKind, Mirostat, Sampling
-from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, StopCause, TokenRequest
 from antiphon.engines.vllm.rows import ARGUMENT, decode_row
 from antiphon.engines.vllm.translation import (
     ModelLimits,
@@ -22,7 +22,7 @@ COLD = Sampling(temperature=0.0)
 
 
 def ask(tokens=(1, 7), max_tokens=5, sampling=COLD, **fields):
-    return TokenRequest((TokenSegment(tokens),), max_tokens, sampling, **fields)
+    return TokenRequest(PromptTokens(tokens), max_tokens, sampling, **fields)
 
 
 def translate(request, limits=CPU):

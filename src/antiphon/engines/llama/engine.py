@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +26,6 @@ from antiphon.engines.base import (
     EngineInfo,
     EventSink,
     LoadSpec,
-    Segment,
     SequenceStarted,
     TextPiece,
     TokenEvent,
@@ -317,7 +315,8 @@ class LlamaTokenEngine:
         """Builds the sequence of a request. Raises a RequestError with the reason if the sequence cannot
         run."""
         loaded = self._get_generator()
-        prompt = self._join_segments(request.segments)
+        prompt = request.prompt.ids
+        self._require_known_tokens(prompt)
         context = loaded.info.context_length
         if not prompt:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
@@ -354,12 +353,6 @@ class LlamaTokenEngine:
             listed_tokens=request.logprob_token_ids,
         )
         return TokenSequence(request, prompt, context, sampling_state)
-
-    def _join_segments(self, segments: Sequence[Segment]) -> tuple[int, ...]:
-        """Joins the tokens of a prompt's segments. Raises InvalidValue for an id outside the vocabulary."""
-        tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
-        self._require_known_tokens(tokens)
-        return tokens
 
     def _require_texts(self, request: EmbedRequest) -> None:
         """Checks that the model can make vectors of these texts. Raises EngineUnavailable before the model is

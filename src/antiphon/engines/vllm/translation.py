@@ -5,7 +5,6 @@ The values of outputs are read by attribute names, so this module does not impor
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Protocol
 
 from antiphon.constraints.grammar_types import Grammar
@@ -43,7 +42,7 @@ class ModelLimits(Struct, frozen=True):
 def require_valid_request(request: TokenRequest, limits: ModelLimits) -> tuple[int, ...]:
     """Returns the prompt. Raises a RequestError with the reason if the request is invalid. Some invalid
     requests would end vLLM."""
-    prompt = tuple(chain.from_iterable(segment.tokens for segment in request.segments))
+    prompt = request.prompt.ids
     require_known_tokens(prompt, limits.vocabulary)
     if not prompt:
         raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")

@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from antiphon.engines.base import TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, TokenRequest
 from antiphon.engines.host.ray.engine import build_routing_key
 from antiphon.engines.host.ray.replica_table import (
     BLOCK,
@@ -143,7 +143,7 @@ def test_a_change_of_the_replicas_is_told_once():
 
 
 def test_a_prompt_that_is_scored_uses_no_prefix():
-    request = TokenRequest((TokenSegment(LONG),), 1, prompt_logprobs=0, adapter="d", group="g", actor="x")
+    request = TokenRequest(PromptTokens(LONG), 1, prompt_logprobs=0, adapter="d", group="g", actor="x")
     assert build_routing_key(request) == RoutingKey((), "d", b"group x g")
-    plain = TokenRequest((TokenSegment(LONG[:64]), TokenSegment(LONG[64:])), 1, cache_salt="s")
+    plain = TokenRequest(PromptTokens(LONG), 1, cache_salt="s")
     assert build_routing_key(plain) == RoutingKey(build_prefix_keys(LONG, "", "s"))

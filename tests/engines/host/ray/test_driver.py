@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from antiphon.engines.base import SequenceStarted, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import PromptTokens, SequenceStarted, TextPiece, TokenRequest
 from antiphon.engines.host.ray.config import ClusterAddress, Placement
 from antiphon.engines.host.ray.node import probe_cluster, require_resources
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
@@ -34,7 +34,7 @@ ENDLESS = "tests.engines.host.ray.engines:endless"
 
 
 def asking(first: int = 1, length: int = 3) -> TokenRequest:
-    return TokenRequest((TokenSegment(tuple(range(first, first + length))),), 1_000_000)
+    return TokenRequest(PromptTokens(tuple(range(first, first + length))), 1_000_000)
 
 
 async def test_the_conformance_kit_passes_through_ray_serve(driver) -> None:

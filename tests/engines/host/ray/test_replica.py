@@ -8,7 +8,7 @@ import pytest
 from antiphon.domain.models import AdapterLoad, Histogram, Load
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import fields
-from antiphon.engines.base import LoadSpec, SequenceFinished, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.base import LoadSpec, PromptTokens, SequenceFinished, TextPiece, TokenRequest
 from antiphon.engines.host.frames import (
     AddAdapterCall,
     CheckCall,
@@ -58,7 +58,7 @@ async def generate(replica: EngineReplica, frame: bytes) -> list[Reply]:
 
 
 def sequence(tokens: int = 5, **more) -> GenerateCall:
-    return GenerateCall(0, TokenRequest((TokenSegment((1, 2, 3)),), tokens, **more))
+    return GenerateCall(0, TokenRequest(PromptTokens((1, 2, 3)), tokens, **more))
 
 
 async def test_a_sequence_is_a_stream_of_replies():
@@ -78,7 +78,9 @@ async def test_other_calls_have_one_answer_with_the_replicas_name():
 
 async def test_every_error_is_a_reply():
     replica = await make()
-    (refused,) = await generate(replica, frames.encode_call(GenerateCall(0, TokenRequest((), 5))))
+    (refused,) = await generate(
+        replica, frames.encode_call(GenerateCall(0, TokenRequest(PromptTokens(()), 5)))
+    )
     assert isinstance(refused, ErrorReply) and refused.value.code == "invalid_value"
     (unreadable,) = await generate(replica, b"\xc1")
     assert isinstance(unreadable, ErrorReply) and "cannot read this call" in unreadable.value.message

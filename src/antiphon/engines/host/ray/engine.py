@@ -316,5 +316,4 @@ def build_routing_key(request: TokenRequest) -> RoutingKey:
     group = f"group {request.actor} {request.group}".encode() if request.group else b""
     if request.prompt_logprobs is not None:
         return RoutingKey((), adapter, group)
-    tokens = [token for segment in request.segments for token in segment.tokens]
-    return RoutingKey(build_prefix_keys(tokens, adapter, request.cache_salt), adapter, group)
+    return RoutingKey(build_prefix_keys(request.prompt.ids, adapter, request.cache_salt), adapter, group)
