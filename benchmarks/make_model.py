@@ -100,12 +100,17 @@ def build_pieces(count: int) -> list[str]:
     return list(pieces)[:count]
 
 
-def add_vocabulary(writer: gguf.GGUFWriter, size: int, infill: bool = False) -> None:
-    """Adds a SentencePiece vocabulary: <unk>, <s>, </s>, control tokens, 256 bytes, then text pieces."""
+def add_vocabulary(
+    writer: gguf.GGUFWriter, size: int, infill: bool = False, controls: tuple[str, ...] = ()
+) -> None:
+    """Adds a SentencePiece vocabulary: <unk>, <s>, </s>, control tokens, 256 bytes, then text pieces.
+    `controls`: further control tokens; those of spaces alone are ordinary tokens."""
     kinds = gguf.TokenType
-    controls = (*CONTROL, *INFILL.values()) if infill else CONTROL
+    controls = (*CONTROL, *INFILL.values(), *controls) if infill else (*CONTROL, *controls)
     tokens = ["<unk>", "<s>", "</s>", *controls, *(f"<0x{byte:02X}>" for byte in range(BYTES))]
-    types = [kinds.UNKNOWN, *[kinds.CONTROL] * (2 + len(controls)), *[kinds.BYTE] * BYTES]
+    types = [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    types += [kinds.CONTROL if name.strip() else kinds.NORMAL for name in controls]
+    types += [kinds.BYTE] * BYTES
     scores = [0.0] * len(tokens)
     pieces = build_pieces(size - len(tokens))
     if len(tokens) + len(pieces) != size:

@@ -1,0 +1,177 @@
+"""Writes a pair of GGUF files with random weights: a text model, and the projector that lets it see pictures.
+
+Each family is one that llama.cpp treats in its own way:
+
+- gemma3: the cells of a picture see each other, so a picture is computed alone and whole;
+- qwen2vl: a picture has fewer positions than cells (M-RoPE), and its size decides how many;
+- llava: as many cells for every picture, computed like text;
+- idefics3: a picture is cut into tiles, with text between them.
+
+The same arguments give the same files, byte for byte. A pair takes about 1.5 MB.
+
+python benchmarks/make_media_model.py gemma3 text.gguf mmproj.gguf
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from benchmarks.make_model import SIZES, Shape, add_shape, add_vocabulary, list_tensors
+
+FAMILIES = ("gemma3", "qwen2vl", "llava", "idefics3")
+MARKERS = {
+    "gemma3": ("<start_of_image>", "<end_of_image>"),
+    "qwen2vl": ("<|vision_start|>", "<|vision_end|>"),
+    "llava": (),
+    "idefics3": (
+        "\n\n",
+        "\n",
+        "<fake_token_around_image>",
+        "<global-img>",
+        *(f"<row_{row}_col_{column}>" for row in range(1, 3) for column in range(1, 3)),
+    ),
+}
+"""The tokens that the library puts around the cells of a picture."""
+
+PROJECTOR_TYPES = {"gemma3": "gemma3", "qwen2vl": "qwen2vl_merger", "llava": "mlp", "idefics3": "idefics3"}
+SIDE = {"gemma3": 64, "qwen2vl": 112, "llava": 64, "idefics3": 64}
+"""Pixels of one side of the pictures that the encoder sees, or of a tile."""
+PATCH, WIDTH, HEADS, FEED_FORWARD, LAYERS = 8, 48, 4, 96, 2
+PATCHES = {"qwen2vl": 14}
+MERGE = {"gemma3": 2, "qwen2vl": 2, "llava": 1, "idefics3": 2}
+"""How many patches of a row become one cell."""
+
+
+def write_text_model(path: Path, family: str, shape: Shape = SIZES["tiny"], seed: int = 0) -> Path:
+    """Writes the text model of a family."""
+    writer = gguf.GGUFWriter(path, "qwen2vl" if family == "qwen2vl" else "llama")
+    add_shape(writer, shape, gguf.GGMLQuantizationType.F32)
+    add_vocabulary(writer, shape.vocabulary, controls=MARKERS[family])
+    random, width = np.random.default_rng(seed), shape.hidden // shape.heads
+    for name, dimensions in list_tensors(shape):
+        is_norm = len(dimensions) == 1
+        scale = (3.0 if name == "output.weight" else 1.0) / np.sqrt(dimensions[-1])
+        weights = random.standard_normal(dimensions, dtype=np.float32) * np.float32(scale)
+        writer.add_tensor(name, np.ones(dimensions, np.float32) if is_norm else weights)
+    if family == "qwen2vl":
+        quarter = width // 8
+        writer.add_rope_dimension_sections([width // 2 - 2 * quarter, quarter, quarter, 0])
+        for layer in range(shape.layers):
+            for name, size in (
+                ("q", shape.hidden),
+                ("k", width * shape.kv_heads),
+                ("v", width * shape.kv_heads),
+            ):
+                bias = random.standard_normal(size, dtype=np.float32) * np.float32(0.1)
+                writer.add_tensor(f"blk.{layer}.attn_{name}.bias", bias)
+    return _close(writer, path)
+
+
+def write_projector(path: Path, family: str, text_width: int = SIZES["tiny"].hidden, seed: int = 0) -> Path:
+    """Writes the projector of a family, for text models of this width."""
+    writer, random = gguf.GGUFWriter(path, "clip"), np.random.default_rng(seed + 1)
+    patch, side, merge = PATCHES.get(family, PATCH), SIDE[family], MERGE[family]
+
+    def add(name: str, *dimensions: int) -> None:
+        """Adds a tensor of random weights."""
+        scale = np.float32(1 / np.sqrt(np.prod(dimensions[1:]) if len(dimensions) > 1 else 100))
+        writer.add_tensor(name, random.standard_normal(dimensions, dtype=np.float32) * scale)
+
+    def add_norm(name: str) -> None:
+        """Adds the weights of a normalisation, near one and zero."""
+        writer.add_tensor(f"{name}.weight", 1 + random.standard_normal(WIDTH, dtype=np.float32) / 10)
+        writer.add_tensor(f"{name}.bias", random.standard_normal(WIDTH, dtype=np.float32) / 10)
+
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_string("clip.projector_type", PROJECTOR_TYPES[family])
+    for key, value in {
+        "embedding_length": WIDTH,
+        "feed_forward_length": FEED_FORWARD,
+        # llava leaves out the last layer
+        "block_count": LAYERS + (family == "llava"),
+        "projection_dim": text_width,
+        "attention.head_count": HEADS,
+        "image_size": side,
+        "patch_size": patch,
+    }.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    if family in ("gemma3", "idefics3"):
+        writer.add_uint32("clip.vision.projector.scale_factor", merge)
+    if family == "idefics3":
+        writer.add_uint32("clip.vision.preproc_image_size", 2 * side)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+    for name in ("image_mean", "image_std"):
+        writer.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
+    add("v.patch_embd.weight", WIDTH, 3, patch, patch)
+    if family == "qwen2vl":
+        add("v.patch_embd.weight.1", WIDTH, 3, patch, patch)
+    else:
+        add("v.patch_embd.bias", WIDTH)
+        add("v.position_embd.weight", (side // patch) ** 2 + (family == "llava"), WIDTH)
+    if family == "llava":
+        add("v.class_embd", WIDTH)
+        add_norm("v.pre_ln")
+    else:
+        add_norm("v.post_ln")
+    for layer in range(LAYERS + (family == "llava")):
+        block = f"v.blk.{layer}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            add(f"{block}.{name}.weight", WIDTH, WIDTH)
+            add(f"{block}.{name}.bias", WIDTH)
+        add_norm(f"{block}.ln1")
+        add_norm(f"{block}.ln2")
+        add(f"{block}.ffn_up.weight", FEED_FORWARD, WIDTH)
+        add(f"{block}.ffn_up.bias", FEED_FORWARD)
+        add(f"{block}.ffn_down.weight", WIDTH, FEED_FORWARD)
+        add(f"{block}.ffn_down.bias", WIDTH)
+    match family:
+        case "gemma3":
+            writer.add_tensor("mm.soft_emb_norm.weight", np.ones(WIDTH, np.float32))
+            add("mm.input_projection.weight", WIDTH, text_width)
+        case "qwen2vl":
+            _add_two_layers(add, WIDTH * merge * merge, text_width)
+        case "llava":
+            _add_two_layers(add, WIDTH, text_width)
+        case "idefics3":
+            add("mm.model.fc.weight", text_width, WIDTH * merge * merge)
+    return _close(writer, path)
+
+
+def _add_two_layers(add: Callable[..., None], width: int, text_width: int) -> None:
+    """Adds a projector of two layers."""
+    add("mm.0.weight", width, width)
+    add("mm.0.bias", width)
+    add("mm.2.weight", text_width, width)
+    add("mm.2.bias", text_width)
+
+
+def _close(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Writes a file, and returns its path."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("projector", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    write_text_model(options.text, options.family, seed=options.seed)
+    write_projector(options.projector, options.family, seed=options.seed)
+    for path in (options.text, options.projector):
+        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
