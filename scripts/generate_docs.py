@@ -452,7 +452,7 @@ def build_engine_fields_page() -> str:
         "other tokens than on llama.cpp. See [vLLM](vllm.md).",
         "",
         "In a [Ray cluster](ray.md) each replica is one of these engines, so its column holds there too.",
-        'Only `hosts`, `devices` of vLLM and `load = "request"` are refused there.',
+        'Only `hosts`, `devices` of vLLM, `mmproj` and `load = "request"` are refused there.',
         "",
         "| option of the sampler | llama.cpp | vLLM on a processor | vLLM on a GPU |",
         "|---|---|---|---|",

@@ -131,7 +131,7 @@ class CallingEngine(ScriptedTokenEngine):
 
     def list_prompts(self) -> list[str]:
         """The prompts as text, with the names of control tokens."""
-        prompts = [self._join_segments(request.segments) for request in self.requests]
+        prompts = [request.prompt.ids for request in self.requests]
         return [b"".join(self.table.pieces[token] for token in prompt).decode() for prompt in prompts]
 
 

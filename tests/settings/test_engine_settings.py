@@ -21,6 +21,9 @@ OTHER = {
     "tensor_split": (1.0, 2.0),
     "drafts": "auto",
     "charge_rejected_predictions": True,
+    "mmproj": "/p.gguf",
+    "image_max_tokens": 512,
+    "image_min_tokens": 64,
     "interpreter": "/python",
     "dtype": "float32",
     "memory_share": 0.5,
@@ -40,7 +43,8 @@ def test_settings_of_one_engine_are_settings():
 @pytest.mark.parametrize("name", sorted(OTHER))
 def test_a_setting_of_the_other_engine_is_refused(name):
     table, mine = (VLLM, LLAMA) if name in LLAMA_ONLY else (LLAMA, VLLM)
-    load(**{**mine, name: OTHER[name]})
+    projector = {"mmproj": "/p.gguf"} if name.startswith("image_") else {}
+    load(**{**mine, **projector, name: OTHER[name]})
     with pytest.raises(SettingsError, match=f"^{name} has no effect on the model m"):
         load(**{**table, name: OTHER[name]})
 
@@ -59,6 +63,15 @@ def test_drafts_are_refused_beside_exact():
     load(**LLAMA, exact=True, drafts="off")
     with pytest.raises(SettingsError, match=r"^drafts of the model m are not possible with exact = true"):
         load(**LLAMA, exact=True, drafts="auto")
+
+
+def test_limits_of_images_are_refused_without_a_projector():
+    with pytest.raises(SettingsError, match=r"^image_max_tokens of the model m has no effect without mmproj"):
+        load(**LLAMA, image_max_tokens=512)
+    with pytest.raises(
+        SettingsError, match=r"^image_min_tokens of the model m is more than image_max_tokens"
+    ):
+        load(**LLAMA, mmproj="/p.gguf", image_min_tokens=2000)
 
 
 def test_cells_are_refused_beside_a_memory_share():

@@ -14,7 +14,8 @@ SCRIPT = """
 import sys
 import xllamacpp
 params = xllamacpp.CommonParams()
-params.model.path, template = sys.argv[1:]
+params.model.path, template, params.mmproj.path = sys.argv[1:]
+params.image_max_tokens = 1024 if params.mmproj.path else -1
 if template:
     params.chat_template = template
 params.n_ctx, params.n_parallel = 4096, 2
@@ -35,11 +36,18 @@ def read_template() -> str:
 
 
 @contextmanager
-def serve_llama_server(model: Path = CANTOR, template: str | None = None) -> Iterator[str]:
+def serve_llama_server(
+    model: Path = CANTOR, template: str | None = None, projector: Path | None = None
+) -> Iterator[str]:
     """Yields the server's address without a path. `template`: the chat template, by default the demo model's;
-    empty for the file's own."""
+    empty for the file's own. `projector`: the file with which the model takes images, at most 1024 tokens
+    each."""
     child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(model), read_template() if template is None else template],
+        [
+            *(sys.executable, "-c", SCRIPT, str(model)),
+            read_template() if template is None else template,
+            "" if projector is None else str(projector),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -45,6 +45,9 @@ ContextLength = Annotated[
     int | None, typer.Option(help="Most tokens of one sequence. [limited by the model and the memory]")
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each engine. [chosen for the machine]")]
+Projector = Annotated[
+    str | None, typer.Option(help="GGUF file of the projector, with which a model takes images. [none]")
+]
 GpuLayers = Annotated[
     str | None,
     typer.Option(help="Layers on GPUs: a number, or auto for as many as fit. [auto]"),
@@ -79,6 +82,7 @@ SERVE_OPTIONS: dict[str, object] = {
     "sequences": Sequences,
     "context_length": ContextLength,
     "threads": Threads,
+    "mmproj": Projector,
     "gpu_layers": GpuLayers,
     "devices": Devices,
     "tensor_split": TensorSplit,

@@ -342,7 +342,11 @@ def build_serve_options(values: Mapping[str, object]) -> ServeOptions:
     log = select_options(level="log_level", format="log_format")
     cluster = select_options(address="cluster")
     model_flags = select_options(
-        sequences="sequences", context_length="context_length", threads="threads", exact="exact"
+        sequences="sequences",
+        context_length="context_length",
+        threads="threads",
+        exact="exact",
+        mmproj="mmproj",
     )
     model_flags |= {
         name: parse(str(values[name])) for name, parse in DEVICE_PARSERS.items() if values[name] is not None

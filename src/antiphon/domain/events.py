@@ -174,6 +174,8 @@ class Usage(Value, frozen=True):
     rejected_prediction_tokens: int = 0
     """Tokens of the prediction that were computed and are not in the answer. Vendors count them as completion
     tokens; for a local model, a setting decides it."""
+    prompt_image_tokens: int = 0
+    """Prompt tokens that are cells of images."""
 
     @property
     def total_tokens(self) -> int:

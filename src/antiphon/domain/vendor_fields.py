@@ -100,8 +100,9 @@ def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
     return names
 
 
-def require_local(request: GenerationRequest) -> None:
-    """Raises UnsupportedParameter for the first field that a local engine cannot support."""
+def require_local(request: GenerationRequest, takes_media: bool = False) -> None:
+    """Raises UnsupportedParameter for the first field that a local engine cannot support. `takes_media`:
+    whether the caller checks images and recordings."""
     for name in list_vendor_options(request.vendor_options):
         if name not in ("prediction", PREDICTED_IDS):  # the renderer knows whether the model takes it
             raise UnsupportedParameter(f"{name} is not supported: {REFUSALS[name]}", param=name)
@@ -112,7 +113,10 @@ def require_local(request: GenerationRequest) -> None:
             param=field,
         )
     for prompt in request.prompts:
-        require_text(prompt)
+        if not takes_media:
+            require_text(prompt)
+        elif isinstance(prompt, Conversation):
+            require_transcripts(prompt)
 
 
 def require_text(prompt: Prompt) -> None:

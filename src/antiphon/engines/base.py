@@ -320,6 +320,14 @@ class LoadSpec(Struct, frozen=True):
     devices."""
     drafts: DraftMode = DraftMode.OFF
     """Which drafts are verified, several tokens of a sequence in one step."""
+    mmproj: str | None = None
+    """The path of the projector's GGUF file, with which the model takes pictures or recordings."""
+    image_max_tokens: int = 1024
+    """The most tokens of one picture, for projectors that choose by its size."""
+    image_min_tokens: int | None = None
+    """The fewest tokens of one picture; None takes the projector's own number."""
+    media_memory: int = 1 << 28
+    """Bytes of encoded media that stay in memory for later requests."""
     bind_threads: bool = False
     """Whether each compute thread stays on a core, if the threads use all cores."""
 

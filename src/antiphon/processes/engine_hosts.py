@@ -27,6 +27,11 @@ from antiphon.settings.models import ModelSettings, choose_devices, list_host_na
 from antiphon.settings.schema import Settings, choose_interpreter
 from antiphon.telemetry.logs import describe_exception
 
+PROJECTOR_HINT = (
+    ": it was reading its weights, or encoding a test image with the projector {}; check that both files "
+    "belong together and are whole"
+)
+
 KEYED_QUEUE_PER_ACTOR = 256
 """The most choices of one caller that may wait for a model, unless the settings have another number."""
 
@@ -224,6 +229,7 @@ class EngineHosts:
             always_restart=self._is_driver(model),  # a lost cluster can always come back
             on_report=lambda status: self._receive(get_host(), status),
             on_death=lambda: self._on_death(name),
+            start_hint="" if model.mmproj is None else PROJECTOR_HINT.format(Path(model.mmproj).name),
         )
 
     def _is_driver(self, model: ModelSettings) -> bool:
@@ -389,6 +395,9 @@ def build_load_spec(model: ModelSettings, settings: Settings, host_name: str | N
         tensor_parallel=model.tensor_parallel,
         adapters=can_use_adapters(model, settings),
         drafts=DraftMode(model.drafts),
+        mmproj=model.mmproj,
+        image_max_tokens=model.image_max_tokens,
+        image_min_tokens=model.image_min_tokens,
     )
 
 

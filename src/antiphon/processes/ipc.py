@@ -25,7 +25,7 @@ import antiphon
 M = TypeVar("M")
 T = TypeVar("T")
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Incremented when the meaning of a frame changes."""
 
 MAX_MESSAGE = 16 * 1024 * 1024

@@ -4,7 +4,8 @@ generates no token."""
 from collections.abc import Iterator, Sequence
 
 from antiphon.domain.context import Clock
-from antiphon.domain.messages import Role
+from antiphon.domain.media import Medium
+from antiphon.domain.messages import MediaKind, Role
 from antiphon.domain.request import (
     Constraint,
     Conversation,
@@ -17,9 +18,11 @@ from antiphon.domain.request import (
     Truncation,
 )
 from antiphon.domain.values import Struct, replace
+from antiphon.engines.base import MEDIUM_CELL, MediumSpan
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from antiphon.rendering.echo import PromptEcho, compute_layout
 from antiphon.rendering.logprobs import PromptLogprobs
+from antiphon.rendering.media import NO_MEDIA, RequestMedia, list_media
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import (
     blame_field,
@@ -27,6 +30,7 @@ from antiphon.rendering.prompt import (
     describe_prompt,
     encode,
     encode_infill,
+    encode_with_media,
     require_token_ids,
 )
 from antiphon.rendering.reasoning import ReasoningPosition
@@ -57,24 +61,45 @@ class FittedPrompt(Struct, frozen=True):
     """The constraint of the prompt's choices."""
     logprobs: PromptLogprobs | None = None
     """Log-probabilities of the prompt's tokens, if the caller requests them."""
+    spans: tuple[MediumSpan, ...] = ()
+    """Where the cells of media are among the tokens."""
+    media: tuple[Medium, ...] = ()
+    """The media of the spans, each once."""
+
+    def count_cells(self, kind: MediaKind) -> int:
+        """Returns how many tokens are cells of media of this kind."""
+        return sum(span.cells for span in self.spans if span.kind is kind)
 
 
 async def fit_prompts(
-    tokenizer: TextTokenizer, model_info: ModelInfo, request: GenerationRequest, clock: Clock
+    tokenizer: TextTokenizer,
+    model_info: ModelInfo,
+    request: GenerationRequest,
+    clock: Clock,
+    media: RequestMedia = NO_MEDIA,
 ) -> list[FittedPrompt]:
-    """Fits all prompts of a request into the context window. Raises a RequestError."""
+    """Fits all prompts of a request into the context window. `media`: the request's media, which are
+    decoded. Raises a RequestError."""
     require_generating(model_info, request.model)
     _require_known_tokens(request, model_info)
     fitted_prompts: list[FittedPrompt] = []
     for prompt in request.prompts:
         _require_continuable(prompt, model_info)
-        if request.output.suffix:
+        spans: tuple[MediumSpan, ...] = ()
+        parts = list_media((prompt,)) if media else []
+        if parts:
+            encoded = await encode_with_media(tokenizer, model_info, prompt, clock, media)
+            prompt_tokens, spans = encoded.ids, encoded.media
+        elif request.output.suffix:
             prompt_tokens = await encode_infill(tokenizer, model_info, request, prompt)
         else:
             is_truncated = request.output.truncate_prompt is not None
             prompt_tokens = await encode(tokenizer, model_info, prompt, clock, is_truncated)
             prompt_tokens = truncate_tokens(prompt_tokens, request.output, model_info)
         fitted_prompt = fit(prompt, prompt_tokens, request.output, model_info)
+        if spans:
+            by_digest = {media[part].medium.digest: media[part].medium for part in parts}
+            fitted_prompt = replace(fitted_prompt, spans=spans, media=tuple(by_digest.values()))
         fitted_prompt = _add_logprobs(len(fitted_prompts), prompt, fitted_prompt, request.output, model_info)
         fitted_prompts.append(await _add_echo(prompt, fitted_prompt, request, model_info))
     _require_few_logprobs(request, fitted_prompts)
@@ -261,4 +286,4 @@ def _explain_no_token(prompt: Prompt) -> str:
 
 def _measure_tokens(tokens: Sequence[int], model_info: ModelInfo) -> Iterator[int]:
     """Yields the length of each token in bytes."""
-    return (len(model_info.vocabulary.pieces[token]) for token in tokens)
+    return (len(model_info.vocabulary.pieces[token]) for token in tokens if token != MEDIUM_CELL)

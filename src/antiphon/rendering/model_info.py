@@ -248,6 +248,7 @@ def _build_profile(
         embedding=info.embedding,
         portable_seeds=info.portable_seeds,
         devices=info.devices,
+        modalities=("text", *(info.media.kinds if info.media is not None else ())),
         license=info.license,
         organization=info.organization,
     )

@@ -7,12 +7,15 @@ the suffix, and the middle token. The names of control tokens in both texts are 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from antiphon.domain.context import Clock
+from antiphon.domain.messages import MediaContent, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest, Prediction, Prompt, RawPrompt
 from antiphon.domain.vendor_fields import REFUSALS
-from antiphon.engines.base import InfillTokens, TextPiece
+from antiphon.engines.base import InfillTokens, MediumSpan, PromptTokens, TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
+from antiphon.rendering.media import RequestMedia, mark_media, place_medium
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.template.messages import collect_texts, measure
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate
@@ -29,11 +32,50 @@ LARGE_CONVERSATION = 20_000
 counts as 200 more characters."""
 
 
+async def encode_with_media(
+    tokenizer: TextTokenizer,
+    model_info: ModelInfo,
+    prompt: Prompt,
+    clock: Clock,
+    media: RequestMedia,
+) -> PromptTokens:
+    """Returns the tokens of a prompt with media."""
+    parts: Iterable[tuple[TextPiece, ...] | MediaContent]
+    if isinstance(prompt, RawPrompt):
+        _require_valid_unicode(
+            [part.text for part in prompt.content if isinstance(part, TextContent)], prompt
+        )
+        parts = [
+            (TextPiece(part.text, control=True),) if isinstance(part, TextContent) else part
+            for part in prompt.content
+        ]
+        pieces = tuple(chain.from_iterable(part for part in parts if isinstance(part, tuple)))
+    else:
+        template_texts = (model_info.info.chat_template or "", *model_info.vocabulary.names.values())
+        marked = mark_media(prompt, template_texts)
+        pieces = await render_prompt(model_info, marked.conversation, clock)
+        parts = marked.split(pieces)
+    require_possible(pieces, model_info, prompt)
+    ids, spans = list[int](), list[MediumSpan]()
+    adds_bos = _adds_bos(prompt, model_info) and not _has_bos(pieces, model_info)
+    for part in parts:
+        if isinstance(part, MediaContent):
+            if adds_bos:
+                ids += await tokenizer.tokenize((), True)
+                adds_bos = False
+            spans += place_medium(media[part], len(ids))
+            ids += media[part].layout.ids
+        elif any(piece.text for piece in part) or adds_bos:
+            ids += await tokenizer.tokenize(part, adds_bos)
+            adds_bos = False
+    return PromptTokens(tuple(ids), tuple(spans))
+
+
 async def encode(
     tokenizer: TextTokenizer, model_info: ModelInfo, prompt: Prompt, clock: Clock, is_truncated: bool = False
 ) -> tuple[int, ...]:
-    """Returns the token ids of a prompt. `is_truncated`: whether the request truncates them; then the prompt
-    may be longer than the context."""
+    """Returns the token ids of a prompt of text. `is_truncated`: whether the request truncates them; then the
+    prompt may be longer than the context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         # Without truncation, a prompt with more tokens is refused later.
         checked_tokens = prompt.tokens if is_truncated else prompt.tokens[: model_info.info.context_length]
@@ -46,10 +88,14 @@ async def encode(
     adds_bos = _adds_bos(prompt, model_info)
     pieces = await render_prompt(model_info, prompt, clock)
     require_possible(pieces, model_info, prompt, MOST_TRUNCATED if is_truncated else 0)
+    return await tokenizer.tokenize(pieces, adds_bos and not _has_bos(pieces, model_info))
+
+
+def _has_bos(pieces: Sequence[TextPiece], model_info: ModelInfo) -> bool:
+    """Whether a rendered prompt begins with the begin token."""
     bos_id = model_info.vocabulary.bos_id
     bos = None if bos_id is None else model_info.vocabulary.names.get(bos_id)
-    has_bos = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await tokenizer.tokenize(pieces, adds_bos and not has_bos)
+    return bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
 
 
 def build_text_start(model_info: ModelInfo) -> tuple[int, ...]:

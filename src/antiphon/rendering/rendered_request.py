@@ -8,14 +8,15 @@ an error or a cancellation.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage
+from antiphon.domain.messages import MediaKind
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
-from antiphon.engines.base import PromptTokens, RequestSize, TokenEngine, TokenRequest
+from antiphon.engines.base import MediaEngine, PromptTokens, RequestSize, TokenEngine, TokenRequest
 from antiphon.errors import AntiphonError, DeadlineExceeded, EngineDied, EngineUnavailable
 from antiphon.rendering.choice_decoder import ChoiceDecoder, build_decode_options
 from antiphon.rendering.context_window import FittedPrompt
@@ -185,10 +186,13 @@ class RenderedRequest:
             prompt_token_ids,
             len(self._ready_request.shared_request.prediction),
             self._ready_request.charges_predictions,
+            sum(prompt.count_cells(MediaKind.IMAGE) for prompt in fitted_prompts),
+            sum(prompt.count_cells(MediaKind.AUDIO) for prompt in fitted_prompts),
         )
         has_started = False
         async with (
             map_engine_death(choice_set.decoders),
+            self._hold_media(),
             aclosing(choice_set.choose(enforce_deadline(merge(choice_events), context))) as events,
         ):
             async for group in events:
@@ -201,6 +205,18 @@ class RenderedRequest:
                 if shown_events:
                     yield shown_events
         yield (tally.build_usage(),)
+
+    @asynccontextmanager
+    async def _hold_media(self) -> AsyncIterator[None]:
+        """Gives the engine the media of all prompts, while the context lasts."""
+        media = {
+            medium.digest: medium for prompt in self._ready_request.fitted_prompts for medium in prompt.media
+        }
+        async with AsyncExitStack() as holds:
+            if media and isinstance(self._engine, MediaEngine):
+                for medium in media.values():
+                    await holds.enter_async_context(self._engine.hold(medium))
+            yield
 
     def _decode_choice(
         self, decoder: ChoiceDecoder, prompt: FittedPrompt, token_request: TokenRequest
@@ -236,7 +252,7 @@ def build_token_requests(
                 prompt,
                 replace(
                     shared_request,
-                    prompt=PromptTokens(prompt.tokens),
+                    prompt=PromptTokens(prompt.tokens, prompt.spans),
                     max_tokens=prompt.max_tokens,
                     constraint=prompt.constraint,
                     group=group,
@@ -326,6 +342,10 @@ class RequestTally(Struct, frozen=True):
     """Number of tokens of the prediction."""
     charges_predictions: bool = False
     """Whether its tokens that are not in the answer count as completion tokens."""
+    image_tokens: int = 0
+    """Number of the prompts' tokens that are cells of images."""
+    audio_tokens: int = 0
+    """Number of the prompts' tokens that are cells of recordings."""
 
     def build_started(self) -> Started:
         """Builds the request's first event. Call it when the first choice starts."""
@@ -359,6 +379,8 @@ class RequestTally(Struct, frozen=True):
             reasoning_tokens,
             accepted_prediction_tokens=sum(decoder.predicted_tokens for decoder in self.decoders),
             rejected_prediction_tokens=rejected_tokens,
+            prompt_image_tokens=self.image_tokens,
+            prompt_audio_tokens=self.audio_tokens,
         )
 
     def _count_cached(self) -> int:

@@ -40,6 +40,14 @@ from antiphon.errors import (
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.logprobs import settle_widths
+from antiphon.rendering.media import (
+    NO_MEDIA,
+    ReadMedia,
+    RequestMedia,
+    lay_out_media,
+    list_media,
+    require_usable,
+)
 from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
@@ -58,6 +66,9 @@ from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.rendering.tokenizer import QUEUE_LIMITS, FairTokenizer, tokenize_banned_words
 
 T = TypeVar("T")
+
+NO_READER = "this server cannot decode images and recordings; run `make serve EXTRAS=media`, or leave it out"
+"""The reason for a refusal if the extra with the decoders is not installed."""
 
 MANY_TOKENS = 10_000
 """More tokens than this are decoded in a thread. This many tokens take about two milliseconds."""
@@ -84,6 +95,8 @@ class RendererOptions(Struct, frozen=True):
     """The most alternatives that a request may ask for at each token; -1 is the whole vocabulary."""
     charges_predictions: bool = False
     """Whether the tokens of a prediction that are not in the answer count as completion tokens."""
+    read_media: ReadMedia | None = None
+    """Decodes callers' images and recordings; None refuses them."""
 
 
 class Renderer:
@@ -187,7 +200,8 @@ class Renderer:
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
         """Prepares the request for the adapter with the digest `adapter`; None means the base model."""
-        require_local(request)
+        parts = list_media(request.prompts)
+        require_local(request, takes_media=bool(parts))
         report = EngineReport(list_unused(request))
         request = drop_declaration(request)
         generation = self._generation()
@@ -195,8 +209,17 @@ class Renderer:
         model_info = with_template(model_info, request.prompts[0], self._options.helper, context.actor)
         original = settle_widths(request, model_info, self._options.most_logprobs)
         request = constrain_calls(original, model_info)
+        media = NO_MEDIA
+        if parts:
+            facts = require_usable(request, parts, model_info.info.media)
+            if (read_media := self._options.read_media) is None:
+                raise UnsupportedParameter(
+                    f"{parts[0].field} is not supported: {NO_READER}", param=parts[0].field
+                )
+            decoded = await self._run_in_time(read_media(parts, facts.sample_rate, context), context)
+            media = await self._run_in_time(lay_out_media(self._engine, parts, decoded), context)
         fitted_prompts = await self._run_in_time(
-            self._fit_prompts(request, model_info, context, report), context
+            self._fit_prompts(request, model_info, context, report, media), context
         )
         shared_request = self._build_shared_request(request, context, model_info, adapter)
         if bad_words := request.output.bad_words:
@@ -238,13 +261,18 @@ class Renderer:
             raise build_deadline_error() from None
 
     async def _fit_prompts(
-        self, request: GenerationRequest, model_info: ModelInfo, context: Context, report: EngineReport
+        self,
+        request: GenerationRequest,
+        model_info: ModelInfo,
+        context: Context,
+        report: EngineReport,
+        media: RequestMedia,
     ) -> list[FittedPrompt]:
         """Converts every prompt to token ids that fit the context, and adds the constraint of its choices.
         Reports the fields that the template ignores."""
         tokenizer = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as field_usage:
-            fitted_prompts = await fit_prompts(tokenizer, model_info, request, context.clock)
+            fitted_prompts = await fit_prompts(tokenizer, model_info, request, context.clock, media)
         conversations = (prompt for prompt in request.prompts if isinstance(prompt, Conversation))
         messages = [message for conversation in conversations for message in conversation.messages]
         report.ignored += field_usage.list_unread(messages)

@@ -144,6 +144,11 @@ def _require_replicas(model: ModelSettings, cluster: ClusterSettings) -> None:
                 f"name a cluster with --cluster, or leave {changed[0]} out"
             )
         return
+    if model.mmproj is not None:
+        raise SettingsError(
+            f"mmproj of the model {model.name} acts only on this machine, and the model runs in the cluster; "
+            "leave mmproj out, or keep the model here with cluster = false"
+        )
     if model.hosts > 1:
         raise SettingsError(
             f"hosts of the model {model.name} acts only on this machine, and the model runs in the cluster; "

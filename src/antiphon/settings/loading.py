@@ -130,7 +130,7 @@ TEST_PREFIX = "ANTIPHON_TEST_"
 
 FLAGS_WITHOUT_VARIABLE = (
     *("model", "lora", "alias", "config", "sequences", "context_length"),
-    *("threads", "gpu_layers", "devices", "tensor_split", "exact"),
+    *("threads", "mmproj", "gpu_layers", "devices", "tensor_split", "exact"),
 )
 """The flags of `serve` that no variable replaces."""
 

@@ -180,6 +180,26 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "as completion tokens. OpenAI counts them so."
         ),
     ] = False
+    mmproj: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            extra=PATH_MARK,
+            description="GGUF file of the model's projector, with which it takes images.",
+        ),
+    ] = None
+    image_max_tokens: Annotated[
+        int,
+        Meta(
+            description="Most tokens of one image, if the projector chooses by the image's size. The time to "
+            "encode an image grows with their square.",
+            ge=16,
+            le=16384,
+        ),
+    ] = 1024
+    image_min_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=16384)] | None,
+        Meta(description="Fewest tokens of one image. None means the projector's own number."),
+    ] = None
     engine: Annotated[
         Literal["llama", "vllm"],
         Meta(description="The engine: the embedded llama.cpp, or vLLM in its own environment."),
@@ -261,6 +281,9 @@ LLAMA_ONLY = frozenset(
         "keep_alive",
         "drafts",
         "charge_rejected_predictions",
+        "mmproj",
+        "image_max_tokens",
+        "image_min_tokens",
     }
 )
 VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
@@ -281,6 +304,17 @@ def require_engine_settings(models: Iterable[ModelSettings]) -> None:
             raise SettingsError(
                 f"the model {model.name} needs an environment with vLLM: run `make cluster`, then set "
                 'interpreter = ".venvs/cluster/bin/python" in its table'
+            )
+        if model.mmproj is None:
+            for name in ("image_max_tokens", "image_min_tokens"):
+                if getattr(model, name) != MODEL_DEFAULTS[name]:
+                    raise SettingsError(
+                        f"{name} of the model {model.name} has no effect without mmproj; leave {name} out"
+                    )
+        elif model.image_min_tokens is not None and model.image_min_tokens > model.image_max_tokens:
+            raise SettingsError(
+                f"image_min_tokens of the model {model.name} is more than image_max_tokens, "
+                f"{model.image_max_tokens}; lower one or raise the other"
             )
         if model.exact and model.layout == "pool":
             raise SettingsError(

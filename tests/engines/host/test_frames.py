@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.domain.media import MediumShape, build_picture
+from antiphon.domain.messages import MediaKind
 from antiphon.domain.request import Sampling
 from antiphon.engines.base import (
+    MEDIUM_CELL,
     Counts,
+    MediumLayout,
+    MediumSpan,
     PromptTokens,
     SequenceFinished,
     SequenceStarted,
@@ -26,6 +31,10 @@ from antiphon.engines.host.frames import (
     ErrorReply,
     FinishedReply,
     GenerateCall,
+    HeldReply,
+    HoldCall,
+    LayOutCall,
+    LayoutsReply,
     StartedReply,
     StepsReply,
     ToClient,
@@ -51,6 +60,8 @@ TO_GATEWAY_EXAMPLES: list[Frame] = [
     StepsReply(7, Steps((5,))),
     StepsReply(8, Steps((5, 6), (-0.5, -1.0), (((5, -0.5), (9, -2.0)), ()))),
     FinishedReply(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
+    HeldReply(7),
+    LayoutsReply(7, (MediumLayout((5, MEDIUM_CELL), (MediumSpan(1, 1, MediaKind.IMAGE, "d", 2),)),)),
     ErrorReply(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
 ]
 TO_HOST_EXAMPLES: list[Frame] = [
@@ -58,6 +69,8 @@ TO_HOST_EXAMPLES: list[Frame] = [
     GenerateCall(1, TokenRequest(PromptTokens((1, 2)), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
     TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
+    HoldCall(4, build_picture(2, 1, bytes(range(250, 256)))),
+    LayOutCall(5, (MediumShape(MediaKind.AUDIO, samples=2**33),)),
 ]
 
 PER_EVENT = 10e-6

@@ -27,6 +27,7 @@ from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.decode import DecodeLoop
 from antiphon.engines.llama.drafting import DraftPolicy
 from antiphon.engines.llama.libllama.context import DecodeStatus
+from antiphon.engines.llama.libllama.media import EncodedPart
 from antiphon.engines.llama.mailboxes import Delivery, SequenceStream, StreamEnd
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
@@ -81,6 +82,11 @@ class FakeContext:
             (sequence, position + i, token, every or (bool(output) and i == last))
             for i, token in enumerate(tokens)
         ]
+
+    def set_medium(
+        self, part: EncodedPart, start: int, stop: int, position: int, sequence: int, output: bool
+    ) -> None:
+        self.rows = [(sequence, position + index, -1, False) for index in range(start, stop)]
 
     def decode(self, rows: int) -> int:
         assert rows == len(self.rows)

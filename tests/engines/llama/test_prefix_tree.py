@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.engines.llama.kv.layout import PrefixMatch
 from antiphon.engines.llama.kv.pool import PrefixTree
+from antiphon.engines.llama.media import MediaNumbers
 from antiphon.engines.llama.sequence import PrefixKey, TokenSequence
 from tests.engines.llama.simulation import sequence
 
@@ -41,7 +42,7 @@ class Trial:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.tree, self.model = PrefixTree(), Model()
+        self.tree, self.model = PrefixTree(MediaNumbers()), Model()
         self.running: dict[int, TokenSequence] = {}
         self.next = 0
 
@@ -114,7 +115,7 @@ def test_the_tree_finds_counts_and_forgets_as_a_table_does(seed):
 
 
 def test_a_prefix_is_found_under_its_own_adapter_and_salt_only():
-    tree = PrefixTree()
+    tree = PrefixTree(MediaNumbers())
     one = sequence((1, 2, 3, 4), adapter="a", cache_salt="s")
     one.id = 0
     tree.add(one, PrefixMatch(0))

@@ -62,7 +62,15 @@ GIGABYTE = 1e9
 KNOWLEDGE_FOLDER = "knowledge"
 """The directory of knowledge tables in the home directory."""
 
-GENERATION_SETTINGS = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
+GENERATION_SETTINGS = (
+    "cells",
+    "layout",
+    "step_latency",
+    "keep_prefixes",
+    "tool_calls",
+    "reasoning",
+    "mmproj",
+)
 """Settings of a model that only affect token generation."""
 
 PROCESS_SPOOL_BYTES = 4 * MIB
@@ -462,6 +470,11 @@ def size_model(model: ModelSettings) -> ModelSettings:
     free_bytes = measure_available_memory() // model.hosts
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
+    if model.mmproj is not None:
+        projector = Path(model.mmproj).expanduser().absolute()
+        if not projector.is_file():
+            raise SettingsError(f"there is no file {projector}; check mmproj of the model {model.name}")
+        model = change_model(model, mmproj=str(projector))
     if model.context_length and header.context_length and model.context_length > header.context_length:
         raise SettingsError(
             f"the context length {model.context_length} of {model.name} is more than the "

@@ -86,7 +86,7 @@ def _confine_host(config: HostConfig, open_files: int) -> socket.socket | None:
         confine(open_files=open_files)
         return None
     sock = bind_private(config.socket)
-    library_paths = [config.load.library] if config.load.library else []
+    library_paths = [path for path in (config.load.library, config.load.mmproj) if path]
     required_paths: list[str | os.PathLike[str]] = [
         Path(__file__).parent,
         Path(os.__file__).parent,

@@ -173,14 +173,17 @@ class ChildWatch:
         on_report: Callable[[Status], None] = lambda _: None,
         on_rest: Callable[[float], None] = lambda _: None,
         on_death: Callable[[], None] = lambda: None,
+        start_hint: str = "",
     ) -> None:
         """`on_report`: called with each report about the child's work (WORK_REPORTS). `on_rest`: called with
-        the seconds of each pause. `on_death`: called when the child has ended unasked."""
+        the seconds of each pause. `on_death`: called when the child has ended unasked.
+        `start_hint`: what to do if it ends before it is ready, and reports no reason."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
         self._on_report = on_report
         self._on_rest = on_rest
         self._on_death = on_death
+        self._start_hint = start_hint
         self._start = start
         self._on_state = on_state
         self._always_restart = always_restart
@@ -200,7 +203,9 @@ class ChildWatch:
                 return
             self._on_death()
             if not self._was_ready:
-                raise error or StartupError(f"{self.name} ended with {ending} before it was ready")
+                raise error or StartupError(
+                    f"{self.name} ended with {ending} before it was ready{self._start_hint}"
+                )
             problem = error and error.message
             record("process_ended", logging.WARNING, process=self.name, how=ending, error=problem)
             pause = self._deaths.add_death(time.monotonic())

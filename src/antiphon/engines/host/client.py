@@ -16,12 +16,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import Struct
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,
     LoadSpec,
+    MediumLayout,
     SequenceStarted,
     TextPiece,
     TokenEvent,
@@ -41,9 +43,13 @@ from antiphon.engines.host.frames import (
     EventReply,
     FinishedReply,
     GenerateCall,
+    HeldReply,
+    HoldCall,
     HostCall,
     InfoCall,
     InfoReply,
+    LayOutCall,
+    LayoutsReply,
     RemoveAdapterCall,
     Reply,
     ScoresReply,
@@ -126,7 +132,7 @@ class Retirement(Struct, frozen=True):
         )
 
 
-R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply)
+R = TypeVar("R", TokensReply, VocabularyReply, InfoReply, DoneReply, LayoutsReply)
 
 
 class HostTokenEngine:
@@ -154,6 +160,8 @@ class HostTokenEngine:
         """The adapters that must be sent again, because the restarted host refused them or could not be
         reached."""
         self._call_numbers = itertools.count(1)
+        self._medium_lock = asyncio.Lock()
+        """Held while a medium is sent."""
         self._final_error: str | None = None
         """The message for every later call, once the host will not be started again; None before."""
         self._retirement: Retirement | None = None
@@ -375,7 +383,7 @@ class HostTokenEngine:
         if isinstance(message, AbsenceNotice):
             self._absence_reason = message.reason
             return
-        if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply):
+        if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply | HeldReply):
             call = self._calls.get(message.call)
             if call is not None:
                 call.has_started = True
@@ -455,6 +463,33 @@ class HostTokenEngine:
                 yield reply.value
                 if isinstance(reply, FinishedReply):
                     return
+        finally:
+            self._forget_call(call_number)
+
+    async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
+        shape_tuple = tuple(shapes)
+        return (await self._ask(lambda call_number: LayOutCall(call_number, shape_tuple), LayoutsReply)).value
+
+    @asynccontextmanager
+    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+        """Sends a medium to the host process, and has it held while the context lasts. Media are sent one
+        after another, because a few large ones would fill the buffer."""
+        async with self._medium_lock:
+            call_number, call = self._send_call(lambda call_number: HoldCall(call_number, medium))
+            try:
+                async with asyncio.timeout(self._call_deadline):
+                    reply = await call.next()
+                if not isinstance(reply, HeldReply):
+                    raise self._build_protocol_error(reply)
+            except BaseException as error:
+                self._forget_call(call_number)
+                if isinstance(error, TimeoutError):
+                    raise DeadlineExceeded(
+                        f"the engine of {self._name} did not take an image within {self._call_deadline:g} s"
+                    ) from None
+                raise
+        try:
+            yield
         finally:
             self._forget_call(call_number)
 

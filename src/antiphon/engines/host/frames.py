@@ -5,9 +5,11 @@ The structs of `engines.base` are sent unchanged. One frame carries all events o
 
 import msgspec
 
+from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
+    MediumLayout,
     PromptScores,
     SequenceFinished,
     SequenceStarted,
@@ -87,6 +89,20 @@ class EmbedCall(Frame, tag=10):
     request: EmbedRequest
 
 
+class HoldCall(Frame, tag=11):
+    """Gives the host a medium, until the call is cancelled; answered by HeldReply or ErrorReply."""
+
+    call: int
+    medium: Medium
+
+
+class LayOutCall(Frame, tag=12):
+    """Answered by LayoutsReply or ErrorReply."""
+
+    call: int
+    shapes: tuple[MediumShape, ...]
+
+
 # --- from the host ------------------------------------------------------------------------------------------
 
 
@@ -159,6 +175,19 @@ class VectorsReply(Frame, tag=11):
     value: Vectors
 
 
+class HeldReply(Frame, tag=13):
+    """The host has the medium of a HoldCall."""
+
+    call: int
+
+
+class LayoutsReply(Frame, tag=14):
+    """The result of `lay_out`."""
+
+    call: int
+    value: tuple[MediumLayout, ...]
+
+
 class AbsenceNotice(Frame, tag=12):
     """Tells why the host can serve no call now. It is not a reply to a call."""
 
@@ -175,6 +204,8 @@ HostCall = (
     | RemoveAdapterCall
     | CheckCall
     | EmbedCall
+    | HoldCall
+    | LayOutCall
 )
 EventReply = StartedReply | ScoresReply | StepsReply | FinishedReply
 """Replies to a GenerateCall. Each has an event of the sequence; the last one is a FinishedReply."""
@@ -193,6 +224,8 @@ Reply = (
     | InfoReply
     | DoneReply
     | VectorsReply
+    | HeldReply
+    | LayoutsReply
 )
 ToClient = Hello | AbsenceNotice | Reply
 

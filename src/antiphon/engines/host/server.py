@@ -25,6 +25,7 @@ from antiphon.engines.base import (
     AdapterEngine,
     ConstraintEngine,
     EmbeddingEngine,
+    MediaEngine,
     PushingEngine,
     TokenEngine,
     TokenEvent,
@@ -40,9 +41,13 @@ from antiphon.engines.host.frames import (
     EmbedCall,
     ErrorReply,
     GenerateCall,
+    HeldReply,
+    HoldCall,
     HostCall,
     InfoCall,
     InfoReply,
+    LayOutCall,
+    LayoutsReply,
     RemoveAdapterCall,
     Reply,
     ToHost,
@@ -190,6 +195,8 @@ class HostSession:
                 await self._generate(frame)
             elif isinstance(frame, EmbedCall):
                 await self._embed(frame)
+            elif isinstance(frame, HoldCall):
+                await self._hold(frame)
             else:
                 self._send(await run_call(self._host.engine, frame))
         except AntiphonError as error:
@@ -228,6 +235,12 @@ class HostSession:
             async for event in events:
                 self._send(build_event_reply(frame.call, event))
 
+    async def _hold(self, frame: HoldCall) -> None:
+        """Holds a medium until the call is cancelled."""
+        async with require_media_engine(self._host.engine).hold(frame.medium):
+            self._send(HeldReply(frame.call))
+            await asyncio.Event().wait()
+
     async def _embed(self, frame: EmbedCall) -> None:
         async with aclosing(require_embedding_engine(self._host.engine).embed(frame.request)) as events:
             async for event in events:
@@ -253,7 +266,9 @@ async def run_call(engine: TokenEngine, frame: HostCall) -> Reply:
         case CheckCall(call, constraint):
             await require_constraint_engine(engine, constraint).check(constraint)
             return DoneReply(call)
-        case GenerateCall(call) | EmbedCall(call):
+        case LayOutCall(call, shapes):
+            return LayoutsReply(call, await require_media_engine(engine).lay_out(shapes))
+        case GenerateCall(call) | EmbedCall(call) | HoldCall(call):
             raise FrameError(f"call {call} is answered by more than one message")
 
 
@@ -261,6 +276,13 @@ def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> Co
     """Returns the engine. Raises UnsupportedParameter if it takes no constraints."""
     if not isinstance(engine, ConstraintEngine):
         raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
+    return engine
+
+
+def require_media_engine(engine: TokenEngine) -> MediaEngine:
+    """Returns the engine. Raises UnsupportedParameter if it takes no media."""
+    if not isinstance(engine, MediaEngine):
+        raise UnsupportedParameter("this model's engine takes text alone", param="messages")
     return engine
 
 

@@ -14,6 +14,8 @@ from antiphon.domain.values import Struct, field
 from antiphon.engines.llama.adapter_cache import AdapterCache
 from antiphon.engines.llama.drafting import DraftSource
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells
+from antiphon.engines.llama.libllama.media import EncodedPart
+from antiphon.engines.llama.media import MediaRun
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import SampledToken, SamplingState
 from antiphon.errors import AntiphonError
@@ -27,6 +29,11 @@ class PromptSpan(Struct, frozen=True):
     stop: int
     is_scored: bool = False
     """Whether each row of the span gives logits, to score the prompt."""
+
+    @property
+    def medium(self) -> MediaRun | None:
+        """The medium to which all cells of the span belong; None if they are tokens."""
+        return self.sequence.find_medium(self.start)
 
     @property
     def gives_logits(self) -> bool:
@@ -52,7 +59,8 @@ class DraftSpan(Struct, frozen=True):
 
 class DecodeCall(Struct):
     """One call of llama_decode: first single rows, one for each sequence that draws a token, then spans of
-    prompts or drafts. A call has no prompts together with drafts."""
+    prompts or drafts. A call has no prompts together with drafts. A span of a medium has a call of its own,
+    because its rows are embeddings."""
 
     rows: list[TokenSequence | None] = field(default_factory=list)
     """The sequence of each single row; None marks a padding row, whose result is dropped."""
@@ -71,7 +79,7 @@ class DecodeCall(Struct):
     def advance(self) -> None:
         """Makes this call, which has no spans, the one for the next token of each of its sequences."""
         self.positions = [
-            position if row is None else row.computed
+            position if row is None else row.computed - row.lost_positions
             for row, position in zip(self.rows, self.positions, strict=True)
         ]
         self.tokens = [0 if row is None else row.tokens[-1] for row in self.rows]
@@ -125,6 +133,9 @@ class DecodeContext(Protocol):
         last_has_logits: bool,
         all_have_logits: bool,
     ) -> None: ...
+    def set_medium(
+        self, part: EncodedPart, start: int, stop: int, position: int, sequence: int, last_has_logits: bool
+    ) -> None: ...
     def decode(self, rows: int) -> int: ...
     def read_logits(self, rows: int) -> Logits: ...
     def remove(self, sequence: int, start: int = 0) -> None: ...
@@ -157,12 +168,22 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
     if row:
         context.set_one_row_each(call.tokens, call.positions, call.ids)
     for span in call.spans:
-        sequence = span.sequence
+        sequence, medium = span.sequence, span.medium
+        if medium is not None:
+            context.set_medium(
+                medium.part,
+                span.start - medium.start,
+                span.stop - medium.start,
+                medium.position,
+                sequence.running_id,
+                call.checks_adapter,
+            )
+            return span.stop - span.start
         tokens = sequence.tokens[span.start : span.stop]
         context.set_rows(
             row,
             tokens,
-            span.start,
+            sequence.get_position(span.start),
             sequence.running_id,
             span.gives_logits or call.checks_adapter,
             span.is_scored,
@@ -170,16 +191,24 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
         row += span.stop - span.start
     for draft in call.draft_spans:
         draft_tokens = draft.sequence.tokens[-1:] + draft.drafts
-        context.set_rows(row, draft_tokens, draft.start, draft.sequence.running_id, True, True)
+        position = draft.start - draft.sequence.lost_positions
+        context.set_rows(row, draft_tokens, position, draft.sequence.running_id, True, True)
         row += draft.row_count
     return row
 
 
 def free_cells(context: DecodeContext, call: DecodeCall) -> None:
-    """Frees the cells of a call that was not computed completely."""
+    """Frees the cells of a call that was not computed completely. A medium with coordinates loses all its
+    cells, because they have the same position."""
     for sequence_id, position in zip(call.ids, call.positions, strict=True):
         context.remove(sequence_id, position)
     starts = [(span.sequence, span.start) for span in call.spans]
     for sequence, start in (*starts, *((draft.sequence, draft.start) for draft in call.draft_spans)):
-        if sequence.id is not None:
-            context.remove(sequence.id, start)
+        if sequence.id is None:
+            continue
+        medium = sequence.find_medium(start)
+        if medium is not None and medium.lost_positions:
+            sequence.computed = medium.start
+            context.remove(sequence.id, medium.position)
+        else:
+            context.remove(sequence.id, sequence.get_position(start))

@@ -544,7 +544,7 @@ class DecodeLoop:
         has_mismatch = right_count < min(count, len(draft.drafts))
         sequence.computed = min(draft.start + 1 + right_count, len(sequence.tokens) - (count > 0))
         if sequence.computed < draft.start + draft.row_count:
-            self._context.remove(sequence.running_id, sequence.computed)
+            self._context.remove(sequence.running_id, sequence.get_position(sequence.computed))
         self._counters.prefill_tokens += draft.start < sequence.prompt_length
         self._counters.count_drafts(len(draft.drafts), right_count)
         if sequence.drafter is not None:

@@ -159,6 +159,8 @@ class Drafter:
         drafts = tokens[self._lookup_index : self._lookup_index + limit]
         while len(drafts) < limit:  # the sequence repeats its last few tokens
             drafts += drafts[: limit - len(drafts)]
+        while drafts and min(drafts) < 0:  # a cell of a medium, which nothing draws
+            drafts.pop()
         return DraftSource.LOOKUP, drafts
 
     def has_drafts(self, tokens: "array[int]") -> bool:

@@ -11,21 +11,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from antiphon.constraints.mask_workers import ModelConstraints
+from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import REFUSALS
 from antiphon.engines.base import (
+    MEDIUM_CELL,
     EngineInfo,
     EventSink,
     LoadSpec,
+    MediumLayout,
     SequenceStarted,
     TextPiece,
     TokenEvent,
@@ -39,6 +42,7 @@ from antiphon.engines.llama.libllama.placement import measure_devices
 from antiphon.engines.llama.loading import LoadedGenerator
 from antiphon.engines.llama.machine import BoundThreads, choose_binding
 from antiphon.engines.llama.mailboxes import EventMailbox, EventPost, SequenceStream, StreamEnd, deliver
+from antiphon.engines.llama.media import MediaEncoder, PlacedPrompt
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import Sampler, SamplingState
@@ -151,6 +155,8 @@ class LlamaTokenEngine:
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: NativeTokenizer | None = None
         self._constraints: ModelConstraints | None = None
+        self._encoder: MediaEncoder | None = None
+        """None for a model without a projector."""
         self._adapters = AdapterLoader(self._get_decode_loop)
         self._text_threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
         self._long_text_threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
@@ -192,7 +198,10 @@ class LlamaTokenEngine:
         if isinstance(loaded, LoadedEmbedder):
             worker = EmbeddingLoop(loaded.context, loaded.policy, post_vectors, self._clock, loaded.finish)
         else:
-            sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
+            if loaded.projector is not None:
+                self._encoder = MediaEncoder(loaded.projector, spec.media_memory)
+            numbers = None if self._encoder is None else self._encoder.numbers
+            sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy, numbers)
             post = EventPost(loop).post
             worker = DecodeLoop(
                 loaded.context,
@@ -206,6 +215,8 @@ class LlamaTokenEngine:
         ready.set_result((loaded, worker))
         worker.run()
         self._end_tokenizing()
+        if self._encoder is not None:
+            self._encoder.end()
         loaded.close()
 
     def _end_tokenizing(self) -> None:
@@ -234,13 +245,15 @@ class LlamaTokenEngine:
             await self._close(stream)
 
     async def _submit(self, request: TokenRequest, sink: EventSink | None) -> SequenceStream:
-        """Checks a request, and gives its sequence to the decode thread."""
-        sequence = self._build_sequence(request)
+        """Checks a request, encodes its media, and gives its sequence to the decode thread."""
+        start_time = self._clock()
+        placed_prompt = await self._place(request)
+        sequence = self._build_sequence(request, placed_prompt)
         if request.adapter is not None:
             await self._adapters.prepare(request.adapter)
         if request.constraint is not None:
             sequence.guide = await self._get_constraints().create_guide(request.constraint)
-        stream = SequenceStream(sequence, self._clock(), sink)
+        stream = SequenceStream(sequence, start_time, sink)
         self._get_decode_loop().submit(stream)
         return stream
 
@@ -285,6 +298,17 @@ class LlamaTokenEngine:
             lambda: self._get_tokenizer().tokenize(pieces, add_bos), threads
         )
 
+    async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
+        """Tells how a prompt shows media of these shapes."""
+        encoder = self._get_encoder()
+        return await self._run_on_tokenizer_thread(lambda: tuple(map(encoder.lay_out, shapes)))
+
+    @asynccontextmanager
+    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+        """Has a medium for sequences that name its digest, while the context lasts."""
+        async with self._get_encoder().hold(medium):
+            yield
+
     async def vocabulary(self) -> Vocabulary:
         """The table of token ids."""
         if self._vocabulary is None:
@@ -311,12 +335,32 @@ class LlamaTokenEngine:
 
     # --- checks of requests
 
-    def _build_sequence(self, request: TokenRequest) -> TokenSequence:
+    async def _place(self, request: TokenRequest) -> PlacedPrompt:
+        """Returns the prompt of a request with its media, which are encoded if needed."""
+        ids = request.prompt.ids
+        if not request.prompt.media:
+            self._require_known_tokens(ids)
+            return PlacedPrompt(ids)
+        if request.prompt_logprobs is not None:
+            raise UnsupportedParameter(
+                "prompt_logprobs is not supported: a prompt with pictures or recordings is not scored",
+                param="prompt_logprobs",
+            )
+        words = tuple(token for token in ids if token != MEDIUM_CELL)
+        self._require_known_tokens(words)
+        placed_prompt = await self._get_encoder().place(request.prompt, request.cache_salt, request.actor)
+        covered = sum(run.stop - run.start for run in placed_prompt.runs)
+        if covered + len(words) != len(ids) or ids[-1] == MEDIUM_CELL:
+            raise InvalidValue(
+                "a prompt must end with a token, and have a medium for each cell", param="prompt"
+            )
+        return placed_prompt
+
+    def _build_sequence(self, request: TokenRequest, placed_prompt: PlacedPrompt) -> TokenSequence:
         """Builds the sequence of a request. Raises a RequestError with the reason if the sequence cannot
         run."""
         loaded = self._get_generator()
-        prompt = request.prompt.ids
-        self._require_known_tokens(prompt)
+        prompt = placed_prompt.tokens
         context = loaded.info.context_length
         if not prompt:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
@@ -346,13 +390,13 @@ class LlamaTokenEngine:
             request.sampling,
             request.choice,
             request.logprobs,
-            prompt=prompt,
+            prompt=prompt if not placed_prompt.runs else tuple(token for token in prompt if token >= 0),
             end_tokens=loaded.end_ids,
             stop_tokens=request.stop_token_ids,
             vocabulary_size=loaded.info.vocabulary,
             listed_tokens=request.logprob_token_ids,
         )
-        return TokenSequence(request, prompt, context, sampling_state)
+        return TokenSequence(request, prompt, context, sampling_state, placed_prompt.runs)
 
     def _require_texts(self, request: EmbedRequest) -> None:
         """Checks that the model can make vectors of these texts. Raises EngineUnavailable before the model is
@@ -425,6 +469,13 @@ class LlamaTokenEngine:
         if self._constraints is None:
             self._constraints = ModelConstraints(self.vocabulary, self._get_generator().model.tokenize)
         return self._constraints
+
+    def _get_encoder(self) -> MediaEncoder:
+        """Returns the encoder. Raises UnsupportedParameter if the model takes text alone."""
+        self._get_generator()
+        if self._encoder is None:
+            raise UnsupportedParameter("this model takes no pictures and no recordings", param="messages")
+        return self._encoder
 
     def _get_tokenizer(self) -> NativeTokenizer:
         """Returns the tokenizer. The first call builds it."""

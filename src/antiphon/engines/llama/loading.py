@@ -25,6 +25,7 @@ from antiphon.engines.llama.drafting import DraftPolicy
 from antiphon.engines.llama.libllama.context import KV_TYPES, ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.layer_sizes import read_layer_sizes
 from antiphon.engines.llama.libllama.library import Library, find_library
+from antiphon.engines.llama.libllama.media import NativeProjector
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.libllama.placement import (
     ON_PROCESSOR,
@@ -94,9 +95,12 @@ class LoadedGenerator(Struct, frozen=True):
     policy: SchedulingPolicy
     info: EngineInfo
     end_ids: frozenset[int]
+    projector: NativeProjector | None = None
 
     def close(self) -> None:
         self.context.close()
+        if self.projector is not None:
+            self.projector.close()
         self.model.close()
 
 
@@ -195,6 +199,7 @@ def plan_offload(spec: LoadSpec, library: Library) -> Offload:
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
     """Prepares a model that generates tokens to compute. If that fails, frees its weights."""
+    projector: NativeProjector | None = None
     try:
         if not model.is_generative():
             raise LoadError(
@@ -205,8 +210,11 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
             raise LoadError(
                 f"{Path(spec.model).name} cannot be served: it has no tokenizer; convert it together with one"
             )
-        context = NativeContext(model, choose_sizes(spec, model))
+        projector = load_projector(spec, model)
+        context = NativeContext(model, choose_sizes(spec, model, projector))
     except BaseException:
+        if projector is not None:
+            projector.close()
         model.close()
         raise
     try:
@@ -215,13 +223,36 @@ def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGen
             model=model,
             context=context,
             policy=policy,
-            info=describe(model, context, spec, origin, policy.drafts.is_possible),
+            info=describe(model, context, spec, origin, policy.drafts.is_possible, projector),
             end_ids=frozenset(token for token in range(model.size) if model.is_end(token)),
+            projector=projector,
         )
     except BaseException:
         context.close()
+        if projector is not None:
+            projector.close()
         model.close()
         raise
+
+
+def load_projector(spec: LoadSpec, model: NativeModel) -> NativeProjector | None:
+    """Loads and tests the projector of a model, if it has one. Raises a StartupError."""
+    if spec.mmproj is None:
+        return None
+    projector = NativeProjector(
+        model, Path(spec.mmproj), choose_threads(spec), spec.image_max_tokens, spec.image_min_tokens
+    )
+    try:
+        projector.test()
+    except BaseException:
+        projector.close()
+        raise
+    return projector
+
+
+def choose_threads(spec: LoadSpec) -> int:
+    """The number of threads that compute."""
+    return spec.threads or max(1, choose_thread_count() // spec.hosts)
 
 
 def count_sequence_cells(spec: LoadSpec, trained: int) -> int:
@@ -238,9 +269,12 @@ def has_streams(spec: LoadSpec) -> bool:
     return spec.exact or spec.layout is KVLayout.STREAMS
 
 
-def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
+def choose_sizes(
+    spec: LoadSpec, model: NativeModel, projector: NativeProjector | None = None
+) -> ContextSizes:
     """The sizes of the context. Flash attention is on unless results must be bit-equal, because it takes less
-    memory: it does not store the scores of every cell."""
+    memory: it does not store the scores of every cell. A decode must hold a whole picture whose cells see
+    each other, and compute it in one pass: otherwise the library ends the process."""
     cells = count_sequence_cells(spec, model.get_trained_context())
     total = spec.cells or cells * spec.sequences
     if cells < 1 or not 1 <= total <= MAX_CELLS:
@@ -252,13 +286,18 @@ def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
     ids = (
         max(spec.sequences, min(MAX_IDS, count_logit_rows(model.size))) if keeps_prefixes else spec.sequences
     )
-    rows = min(spec.get_prefill_chunk() + spec.sequences, total)
+    whole_rows = 0 if projector is None or projector.is_causal else projector.most_cells
+    if whole_rows > total:
+        raise LoadError(
+            f"a picture takes {whole_rows} tokens, and the context has {total}; raise the context length"
+        )
+    rows = max(whole_rows, min(spec.get_prefill_chunk() + spec.sequences, total))
     return ContextSizes(
         cells=cells if has_streams(spec) else total,
         sequences=ids,
         rows=rows,
-        micro_rows=EXACT_ROWS if spec.exact else MICRO_ROWS,
-        threads=spec.threads or max(1, choose_thread_count() // spec.hosts),
+        micro_rows=max(whole_rows, EXACT_ROWS if spec.exact else MICRO_ROWS),
+        threads=choose_threads(spec),
         single_row_threads=1 if not spec.exact and model.count_bytes() <= SINGLE_THREAD_BYTES else 0,
         unified=not has_streams(spec),
         flash=not spec.exact,
@@ -315,7 +354,12 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
 
 
 def describe(
-    model: NativeModel, context: NativeContext, spec: LoadSpec, library: str, takes_predictions: bool = False
+    model: NativeModel,
+    context: NativeContext,
+    spec: LoadSpec,
+    library: str,
+    takes_predictions: bool = False,
+    projector: NativeProjector | None = None,
 ) -> EngineInfo:
     """Builds the facts of the loaded model, for operators and for the renderer."""
     return EngineInfo(
@@ -338,6 +382,7 @@ def describe(
         license=model.get_metadata("general.license"),
         organization=model.get_metadata("general.organization"),
         takes_predictions=takes_predictions,
+        media=None if projector is None else projector.facts,
     )
 
 

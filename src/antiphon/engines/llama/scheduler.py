@@ -31,6 +31,7 @@ from antiphon.engines.llama.drafting import MAX_DRAFTS
 from antiphon.engines.llama.kv.layout import CacheChange, CacheLayout, PrefixMatch
 from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.kv.streams import StreamLayout
+from antiphon.engines.llama.media import MediaNumbers
 from antiphon.engines.llama.queue import SequenceQueue, choose_exchange
 from antiphon.engines.llama.sequence import SchedulingPolicy, SequencePhase, TokenSequence
 from antiphon.errors import AntiphonError
@@ -53,16 +54,17 @@ class SchedulerCounts(Struct):
 class Scheduler:
     """Owns the queue, the running sequences and the cells."""
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
+    def __init__(self, policy: SchedulingPolicy, numbers: MediaNumbers | None = None) -> None:
+        """`numbers`: the numbers of media in the sequences' tokens, if there are media."""
         self.policy = policy
         self.totals = SchedulerCounts()
         self.waiting = SequenceQueue(policy)
         self.layout: CacheLayout
         self._streams: StreamLayout | None = None
         if policy.has_streams:
-            self.layout = self._streams = StreamLayout(policy)
+            self.layout = self._streams = StreamLayout(policy, numbers)
         else:
-            self.layout = PoolLayout(policy.ids, policy.cells, policy.max_kept_cells)
+            self.layout = PoolLayout(policy.ids, policy.cells, policy.max_kept_cells, numbers)
         self._running: dict[TokenSequence, None] = {}
         """The running sequences, in the order of their admission."""
         self._arrival_count = 0
@@ -392,18 +394,26 @@ class Scheduler:
         if drafts:
             drafting = {draft.sequence for draft in drafts}
             decoding = [sequence for sequence in decoding if sequence not in drafting]
-        if self._streams is None:
-            if not decoding and not spans and not drafts:
-                return []
-            return [DecodeCall(*_build_columns(decoding), spans, adapter, drafts)]
-        calls = (
-            [DecodeCall(*self._build_padded_rows(self._streams, decoding), [], adapter)] if decoding else []
-        )
-        if self.policy.exact:
+        if self._streams is not None and self.policy.exact:
+            calls = self._build_padded_calls(self._streams, decoding)
             return calls + [DecodeCall(spans=[span], adapter=adapter) for span in spans]
-        if spans or drafts:
-            calls.append(DecodeCall(spans=spans, adapter=adapter, draft_spans=drafts))
-        return calls
+        media_calls = [DecodeCall(spans=[span], adapter=adapter) for span in spans if span.medium is not None]
+        spans = [span for span in spans if span.medium is None]
+        if self._streams is not None:
+            calls = self._build_padded_calls(self._streams, decoding)
+            if spans or drafts:
+                calls.append(DecodeCall(spans=spans, adapter=adapter, draft_spans=drafts))
+        elif decoding or spans or drafts:
+            calls = [DecodeCall(*_build_columns(decoding), spans, adapter, drafts)]
+        else:
+            calls = []
+        return calls + media_calls
+
+    def _build_padded_calls(self, streams: StreamLayout, decoding: list[TokenSequence]) -> list[DecodeCall]:
+        """Builds the call of the decode rows in streams, if there are any."""
+        if not decoding:
+            return []
+        return [DecodeCall(*self._build_padded_rows(streams, decoding), [], self._current_adapter)]
 
     def _select_sequences(self) -> list[TokenSequence]:
         """Lists the running sequences of the adapter whose turn it is. Begins the turn of the adapter that
@@ -469,12 +479,12 @@ class Scheduler:
     def _find_chunk_ends(self, sequence: TokenSequence, token_budget: int) -> Iterator[int]:
         """Yields the ends of the chunks of a sequence's remaining prompt. Chunks leave out the last token in
         exact mode and for scored prompts, because it is a decode row there. Exact mode repeats the chunks of
-        earlier computations."""
+        earlier computations. A medium has chunks of its own."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.needs_scores)
         position, chunk = sequence.computed, self.policy.chunk
         if not self.policy.exact:
             if token_budget > 0:
-                yield min(end, position + token_budget)
+                yield sequence.find_span_end(position, min(end, position + token_budget))
             return
         if position in sequence.forced_spans:
             yield sequence.forced_spans[position]
@@ -483,7 +493,8 @@ class Scheduler:
             end = sequence.prompt_length - 1
         chunk_size = self.policy.scored_rows if sequence.needs_scores else chunk
         while position < end:
-            position = min(end, (position // chunk + 1) * chunk, position + chunk_size)
+            stop = min(end, (position // chunk + 1) * chunk, position + chunk_size)
+            position = sequence.find_span_end(position, stop)
             yield position
 
     @staticmethod
@@ -498,7 +509,7 @@ class Scheduler:
         return (
             list(rows),
             [stream.id for stream in window],
-            [stream.length for stream in window],
+            [streams.count_positions(stream) for stream in window],
             [0 if row is None else row.tokens[row.computed] for row in rows],
         )
 
@@ -515,6 +526,6 @@ def _build_columns(
     return (
         list(decoding),
         [sequence.id or 0 for sequence in decoding],
-        [sequence.computed for sequence in decoding],
+        [sequence.computed - sequence.lost_positions for sequence in decoding],
         [sequence.tokens[-1] for sequence in decoding],
     )

@@ -13,6 +13,7 @@ from antiphon.constraints.guide import Guide
 from antiphon.domain.values import Struct
 from antiphon.engines.base import DraftMode, KVLayout, StopCause, TokenRequest
 from antiphon.engines.llama.drafting import Drafter, DraftPolicy
+from antiphon.engines.llama.media import MediaRun
 from antiphon.engines.sampling import SamplingState
 
 PrefixKey = tuple[str | None, str]
@@ -48,8 +49,10 @@ class TokenSequence:
         "has_started",
         "id",
         "key",
+        "lost_positions",
         "max_computed",
         "max_length",
+        "media",
         "priority",
         "prompt_length",
         "queued_at",
@@ -70,8 +73,13 @@ class TokenSequence:
         prompt: Tokens[int],
         context: int,
         sampling_state: SamplingState | None = None,
+        media: tuple[MediaRun, ...] = (),
     ) -> None:
+        """`prompt`: the tokens, with the numbers of media in their cells. `media`: where these cells are."""
         self.request = request
+        self.media = media
+        self.lost_positions = sum(run.lost_positions for run in media)
+        """How many positions all media together have fewer than cells."""
         self.sampling_state = sampling_state
         """The state of its draws, which stays when the sequence is preempted."""
         self.guide: Guide | None = None
@@ -81,7 +89,7 @@ class TokenSequence:
         self.prompt_length = len(prompt)
         """The number of prompt tokens."""
         self.tokens = array("i", prompt)
-        """The prompt's tokens, then the drawn ones."""
+        """The prompt's tokens, then the drawn ones. A cell of a medium has a negative number."""
         self.max_length = min(len(prompt) + request.max_tokens, context)
         """The most tokens that the sequence may have, including those of the prompt."""
         self.stop_ids = frozenset(request.stop_token_ids)
@@ -168,6 +176,32 @@ class TokenSequence:
     def is_complete(self) -> bool:
         """Whether the request asks for prompt scores only, and all scores are sent."""
         return self.request.max_tokens == 0 and not self.needs_scores
+
+    def find_medium(self, index: int) -> MediaRun | None:
+        """Returns the part of a medium that has the cell with this index; None for a token."""
+        return next((run for run in self.media if run.start <= index < run.stop), None)
+
+    def get_position(self, index: int) -> int:
+        """Returns the position of the token or cell with this index in the cache. Inside a medium with
+        coordinates, returns the first position after the medium, because its cells have no order there."""
+        position = index
+        for run in self.media:
+            if index <= run.start:
+                break
+            if index < run.stop and run.lost_positions:
+                return run.position + run.part.positions
+            position -= run.lost_positions
+        return position
+
+    def find_span_end(self, start: int, stop: int) -> int:
+        """Returns the end of the part of a span that one call computes: media are computed apart from
+        tokens, and whole if their cells see each other."""
+        for run in self.media:
+            if run.start <= start < run.stop:
+                return min(stop, run.stop) if run.part.is_causal else run.stop
+            if start < run.start < stop:
+                return run.start
+        return stop
 
     def note_span(self, start: int, stop: int) -> None:
         """Notes that one call computed this span of the sequence's tokens."""

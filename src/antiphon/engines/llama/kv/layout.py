@@ -78,7 +78,8 @@ class PrefixMatch(Struct, frozen=True):
 
 
 class TrimCells(Struct, frozen=True):
-    """An order to free the cells of an id from a position on."""
+    """An order to free the cells of an id from a position on. A medium can have fewer positions than
+    cells."""
 
     id: int
     start: int = 0

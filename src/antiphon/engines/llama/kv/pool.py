@@ -16,13 +16,15 @@ from array import array
 from heapq import heapify, heappop, heappush
 
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, PrefixNode, TrimCells
+from antiphon.engines.llama.media import MediaNumbers
 from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, measure_common_prefix
 
 
 class PrefixTree:
     """The computed tokens of running and kept sequences, and the ids whose cells contain them."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: MediaNumbers) -> None:
+        self._numbers = numbers
         self.kept_nodes: dict[int, PrefixNode] = {}
         """The leaf at which each kept id ends."""
         self.cached_cells = 0
@@ -43,7 +45,8 @@ class PrefixTree:
     def match(
         self, key: PrefixKey, tokens: "array[int]", limit: int, excluded: PrefixNode | None = None
     ) -> PrefixMatch:
-        """Finds the longest computed beginning of these tokens. It does not search the node `excluded`."""
+        """Finds the longest computed beginning of these tokens that does not end inside a medium. It does
+        not search the node `excluded`."""
         root = self._roots.get(key)
         if root is None:
             return PrefixMatch(0)
@@ -55,8 +58,9 @@ class PrefixTree:
                 if child is excluded or start >= stop or child.tokens[start] != tokens[start]:
                     continue
                 length = measure_common_prefix(child.tokens, tokens, start, stop)
-                if length > longest_match.length:
-                    longest_match = PrefixMatch(length, child)
+                whole_length = self._numbers.round_down(tokens, length)
+                if whole_length > longest_match.length:
+                    longest_match = PrefixMatch(whole_length, child)
                 if length == child.end:
                     pending_nodes.append(child)
         return longest_match
@@ -199,11 +203,18 @@ the library searches all cells."""
 class PoolLayout:
     """The `CacheLayout` of one pool. Each cell is used, kept or free."""
 
-    def __init__(self, ids: int, total: int, max_kept_cells: int | None = None) -> None:
+    def __init__(
+        self,
+        ids: int,
+        total: int,
+        max_kept_cells: int | None = None,
+        numbers: MediaNumbers | None = None,
+    ) -> None:
+        self._numbers = numbers or MediaNumbers()
         self.total = total
         self._max_kept_cells = total if max_kept_cells is None else max_kept_cells
         self.changes: list[CacheChange] = []
-        self.tree = PrefixTree()
+        self.tree = PrefixTree(self._numbers)
         self._free_ids = list(range(ids))
         heapify(self._free_ids)
 
@@ -223,9 +234,10 @@ class PoolLayout:
         return self.tree.match(sequence.key, sequence.tokens, sequence.reusable_tokens)
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        return measure_common_prefix(
+        common_length = measure_common_prefix(
             running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.reusable_tokens)
         )
+        return self._numbers.round_down(waiting.tokens, common_length)
 
     def count_available(self, match: PrefixMatch) -> int:
         return self.total - self.tree.used_cells - self.tree.count_idle_cells(match)
@@ -243,7 +255,8 @@ class PoolLayout:
         else:
             sequence.id = heappop(self._free_ids)
             if match.node is not None and match.length:
-                self.changes.append(CopyCells(min(match.node.ids), sequence.id, match.length))
+                positions = self._numbers.count_positions(sequence.tokens, match.length)
+                self.changes.append(CopyCells(min(match.node.ids), sequence.id, positions))
         sequence.computed = match.length
         self.tree.add(sequence, match)
 
@@ -277,9 +290,11 @@ class PoolLayout:
         """Frees about `count` cells of the least recently used kept id."""
         sequence_id, leaf = min(self.tree.kept_nodes.items(), key=lambda item: item[1].last_used)
         cell_count = max(count, MIN_TRIM)
-        stop = leaf.stop - cell_count if leaf.size >= cell_count + MIN_TRIM else leaf.start
+        stop = leaf.start
+        if leaf.size >= cell_count + MIN_TRIM:
+            stop = max(stop, self._numbers.round_down(leaf.tokens, leaf.stop - cell_count))
         if self.tree.trim(sequence_id, stop):
-            self.changes.append(TrimCells(sequence_id, stop))
+            self.changes.append(TrimCells(sequence_id, self._numbers.count_positions(leaf.tokens, stop)))
         else:
             self._return_id(sequence_id)
 
@@ -298,8 +313,10 @@ class PoolLayout:
             self.tree.forget(sequence_id)
             self._return_id(sequence_id)
         else:
+            kept_leaf = kept_leaves[sequence_id]
             self.tree.trim(sequence_id, match.length)
-            self.changes.append(TrimCells(sequence_id, match.length))
+            positions = self._numbers.count_positions(kept_leaf.tokens, match.length)
+            self.changes.append(TrimCells(sequence_id, positions))
 
     def _return_id(self, sequence_id: int) -> None:
         """Frees all cells of an id and makes it available again."""

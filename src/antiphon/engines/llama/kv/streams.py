@@ -15,6 +15,7 @@ from array import array
 
 from antiphon.domain.values import Struct, field
 from antiphon.engines.llama.kv.layout import CacheChange, CopyCells, PrefixMatch, TrimCells
+from antiphon.engines.llama.media import MediaNumbers
 from antiphon.engines.llama.sequence import PrefixKey, SchedulingPolicy, TokenSequence, measure_common_prefix
 
 MIN_COPIED, MIN_COPIED_PART = 8, 128
@@ -47,7 +48,8 @@ class KVStream(Struct):
 class StreamLayout:
     """`CacheLayout` of several streams."""
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
+    def __init__(self, policy: SchedulingPolicy, numbers: MediaNumbers | None = None) -> None:
+        self._numbers = numbers or MediaNumbers()
         self.total = policy.cells * policy.sequences
         self.changes: list[CacheChange] = []
         self.streams = [KVStream(number) for number in range(policy.sequences)]
@@ -79,7 +81,7 @@ class StreamLayout:
         if self._policy.exact:
             limit = min(limit, running.prompt_length, waiting.prompt_length - 1)
         common_length = measure_common_prefix(running.tokens, waiting.tokens, 0, limit)
-        length = self._round_to_chunk(common_length, running.prompt_length - 1, waiting)
+        length = self._round_length(common_length, running.prompt_length - 1, waiting)
         return length if length >= self._min_copied_tokens else 0
 
     def count_available(self, match: PrefixMatch) -> int:
@@ -88,14 +90,15 @@ class StreamLayout:
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives the sequence a stream that begins with the prefix of `match`."""
         source = self.streams[match.id] if match.id is not None else None
+        positions = self._numbers.count_positions(sequence.tokens, match.length)
         if source is not None and self._is_continued(source, match):
             stream = source
             if source.kept_tokens > match.length:
-                self.changes.append(TrimCells(stream.id, match.length))
+                self.changes.append(TrimCells(stream.id, positions))
         else:
             stream = self._find_empty_stream(sequence, source)
             if source is not None:
-                self.changes.append(CopyCells(source.id, stream.id, match.length))
+                self.changes.append(CopyCells(source.id, stream.id, positions))
         stream.owner, stream.key, stream.tokens, stream.kept_tokens = (
             sequence,
             sequence.key,
@@ -108,6 +111,7 @@ class StreamLayout:
         """Frees the stream of a sequence. `keep_prefix`: whether the computed tokens stay in the stream."""
         stream = self.streams[sequence.running_id]
         length = sequence.computed if not self._policy.exact else self._count_whole_chunks(stream)
+        length = self._numbers.round_down(sequence.tokens, length)
         self._release_count += 1
         stream.owner, stream.kept_tokens, stream.last_used = (
             None,
@@ -115,7 +119,8 @@ class StreamLayout:
             self._release_count,
         )
         if stream.kept_tokens < sequence.computed:
-            self.changes.append(TrimCells(stream.id, stream.kept_tokens))
+            kept_positions = self._numbers.count_positions(sequence.tokens, stream.kept_tokens)
+            self.changes.append(TrimCells(stream.id, kept_positions))
         stream.tokens = sequence.tokens[: stream.kept_tokens]
         if not stream.kept_tokens:
             stream.key = None
@@ -133,6 +138,12 @@ class StreamLayout:
         for stream in self.streams:
             if stream.kept_tokens:
                 self._clear(stream)
+
+    def count_positions(self, stream: KVStream) -> int:
+        """Returns the first position in a stream that no cell has."""
+        if stream.owner is not None:
+            return stream.owner.get_position(stream.owner.computed)
+        return self._numbers.count_positions(stream.tokens, stream.kept_tokens)
 
     # --- the order of streams
 
@@ -179,7 +190,8 @@ class StreamLayout:
         if sequence is None:
             return
         if sequence.computed:
-            self.changes += CopyCells(source.id, target.id, sequence.computed), TrimCells(source.id)
+            positions = sequence.get_position(sequence.computed)
+            self.changes += CopyCells(source.id, target.id, positions), TrimCells(source.id)
         target.owner, target.key, target.tokens = sequence, sequence.key, sequence.tokens
         source.owner, source.key, sequence.id = None, None, target.id
 
@@ -220,7 +232,7 @@ class StreamLayout:
         if new_stream is not stream:
             if new_stream.kept_tokens:
                 self._clear(new_stream)
-            self.changes.append(CopyCells(stream.id, new_stream.id, stream.kept_tokens))
+            self.changes.append(CopyCells(stream.id, new_stream.id, self.count_positions(stream)))
             new_stream.key, new_stream.tokens = stream.key, stream.tokens
             new_stream.kept_tokens, new_stream.last_used = stream.kept_tokens, stream.last_used
         self._clear(stream)
@@ -241,16 +253,24 @@ class StreamLayout:
         length = measure_common_prefix(stream.tokens, sequence.tokens, 0, limit)
         if self._policy.exact:
             chunked_length = self._count_whole_chunks(stream)
-            length = self._round_to_chunk(min(length, chunked_length), chunked_length, sequence)
+            length = min(length, chunked_length)
+        else:
+            chunked_length = length
+        length = self._round_length(length, chunked_length, sequence)
         is_copied = stream.owner is not None or stream.kept_tokens > 2 * length
         return 0 if is_copied and length < self._min_copied_tokens else length
 
-    def _round_to_chunk(self, common_length: int, chunked_length: int, sequence: TokenSequence) -> int:
-        """Returns how many of the `common_length` equal tokens exact mode may reuse. `chunked_length` is the
-        number of tokens that were computed as chunks of the other sequence's prompt."""
-        if not self._policy.exact or common_length == chunked_length == sequence.prompt_length - 1:
-            return common_length
-        return common_length - common_length % self._policy.chunk
+    def _round_length(self, common_length: int, chunked_length: int, sequence: TokenSequence) -> int:
+        """Returns how many of the `common_length` equal tokens may be reused: in exact mode only whole
+        chunks, and no part of a medium. `chunked_length` is the number of tokens that were computed as chunks
+        of the other sequence's prompt."""
+        length = self._numbers.round_down(sequence.tokens, common_length)
+        if not self._policy.exact or length == chunked_length == sequence.prompt_length - 1:
+            return length
+        while length % self._policy.chunk:
+            chunked = length - length % self._policy.chunk
+            length = self._numbers.round_down(sequence.tokens, chunked)
+        return length
 
     def _count_whole_chunks(self, stream: KVStream) -> int:
         """Returns how many of a stream's tokens were computed in whole prompt chunks."""

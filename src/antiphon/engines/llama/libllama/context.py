@@ -19,6 +19,7 @@ from antiphon.domain.request import Pooling
 from antiphon.domain.values import Struct
 from antiphon.engines.llama.adapter_cache import AdapterCache, LoadedAdapter
 from antiphon.engines.llama.libllama.library import Library
+from antiphon.engines.llama.libllama.media import EncodedPart
 from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, set_adapter
 from antiphon.engines.llama.libllama.struct_layouts import NativeBatch
 from antiphon.errors import EngineDied, EngineError, LibraryError
@@ -156,6 +157,9 @@ class NativeContext:
         self.positions = np.zeros(rows, dtype=np.int32)
         self.sequences = np.zeros(rows, dtype=np.int32)
         self.outputs = np.zeros(rows, dtype=np.int8)
+        self._medium: tuple[NDArray[np.float32], NDArray[np.int32], bool] | None = None
+        """The embeddings and positions of the next batch, and whether a cell sees only the cells before it;
+        None for a batch of tokens."""
         self._counts = np.ones(rows, dtype=np.int32)
         step = self.sequences.itemsize
         self._pointers = self.sequences.ctypes.data + step * np.arange(rows, dtype=np.uintp)
@@ -205,15 +209,58 @@ class NativeContext:
         self.outputs[row:end] = all_have_logits
         self.outputs[end - 1] = last_has_logits or all_have_logits
 
+    def set_medium(
+        self, part: EncodedPart, start: int, stop: int, position: int, sequence: int, last_has_logits: bool
+    ) -> None:
+        """Fills the next batch with the embeddings of some cells of a medium. `start` and `stop`: which cells
+        of the part. `position`: of the part's first cell. `last_has_logits`: whether the last row gives
+        logits."""
+        count = stop - start
+        self.sequences[:count] = sequence
+        self.outputs[:count] = 0
+        self.outputs[count - 1] = last_has_logits
+        if part.offsets is None:
+            positions = np.arange(position + start, position + stop, dtype=np.int32)
+        else:
+            positions = np.ascontiguousarray(part.offsets[:, start:stop] + np.int32(position))
+        self._medium = part.rows[start:stop], positions, part.is_causal
+
     def decode(self, rows: int) -> int:
-        """Computes the first `rows` rows of the arrays. Returns a `DecodeStatus` or a negative number. Other
-        threads can run Python meanwhile. Raises DeviceLost if a device fails, because the device can work
-        again only in a new process, if at all."""
-        self._batch.n_tokens = rows
-        status = int(self._call.llama_decode(self.pointer, self._batch))
+        """Computes the first `rows` rows of the arrays, or the medium that was set. Returns a `DecodeStatus`
+        or a negative number. Other threads can run Python meanwhile. Raises DeviceLost if a device fails,
+        because the device can work again only in a new process, if at all."""
+        status = self._decode_medium(*self._medium) if self._medium is not None else self._decode_tokens(rows)
         if self._devices:
             self._await_devices(status)
         return status
+
+    def _decode_tokens(self, rows: int) -> int:
+        """Computes the first `rows` rows of the arrays."""
+        self._batch.n_tokens = rows
+        return int(self._call.llama_decode(self.pointer, self._batch))
+
+    def _decode_medium(
+        self, embeddings: NDArray[np.float32], positions: NDArray[np.int32], is_causal: bool
+    ) -> int:
+        """Computes the medium that was set. Cells that see each other need another kind of attention, which
+        the library sets for the whole context."""
+        self._medium = None
+        batch = NativeBatch(
+            n_tokens=len(embeddings),
+            token=None,
+            embd=embeddings.ctypes.data,
+            pos=positions.ctypes.data,
+            n_seq_id=self._counts.ctypes.data,
+            seq_id=self._pointers.ctypes.data,
+            logits=self.outputs.ctypes.data,
+        )
+        if is_causal:
+            return int(self._call.llama_decode(self.pointer, batch))
+        self._call.llama_set_causal_attn(self.pointer, False)
+        try:
+            return int(self._call.llama_decode(self.pointer, batch))
+        finally:
+            self._call.llama_set_causal_attn(self.pointer, True)
 
     def _await_devices(self, status: int) -> None:
         """Waits until the devices have computed a decode, so that its time is known. Raises DeviceLost."""

@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -180,18 +180,22 @@ class Library:
         return tuple(re.findall(r"(\w+) = 1\b", text))
 
     @contextmanager
-    def capture_log(self) -> Iterator["LogCapture"]:
-        """Collects the library's error lines while the `with` block runs.
+    def capture_log(self, *setters: Callable[[ctypes.c_void_p, None], object]) -> Iterator["LogCapture"]:
+        """Collects the library's error lines while the `with` block runs. `setters`: further functions that
+        set the log of a part of the library.
 
         At other times the log goes to a C function that does nothing (libc's abs): a Python callback would
         make the threads of a running decode wait for the interpreter.
         """
         capture = LogCapture()
-        self.call.llama_log_set(ctypes.cast(capture.callback, ctypes.c_void_p), None)
+        all_setters: list[Callable[[ctypes.c_void_p, None], object]] = [self.call.llama_log_set, *setters]
+        for set_log in all_setters:
+            set_log(ctypes.cast(capture.callback, ctypes.c_void_p), None)
         try:
             yield capture
         finally:
-            self.call.llama_log_set(self._silent_callback, None)
+            for set_log in all_setters:
+                set_log(self._silent_callback, None)
 
 
 class LogCapture:

@@ -67,6 +67,7 @@ class NativeModel:
         devices. Raises LoadError with the library's last error lines."""
         self.placement = placement
         self.library = library
+        self.name = path.name
         self._call = library.call
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
