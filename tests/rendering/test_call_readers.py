@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.grammar_types import load_group
+from antiphon.constraints.grammar_types import NumberMark, load_group
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.errors import InvalidValue
@@ -157,7 +157,7 @@ READINGS = [
 
 def read(family, parts, required=False):
     """Content, calls and whether the last one is whole."""
-    reader = CALL_FAMILIES[family]("").build_reader()
+    reader = CALL_FAMILIES[family]("").build_reader(())
     said = [each for part in parts for each in reader.add(part)] + reader.end(required)
     content = "".join(each.text for each in said if isinstance(each, VisiblePart))
     calls: list[tuple[str, str]] = []
@@ -207,7 +207,7 @@ def test_the_cut_never_changes_what_is_read(family, parts):
 
 
 def test_a_name_comes_complete_and_arguments_as_written():
-    reader = CALL_FAMILIES["hermes"]("").build_reader()
+    reader = CALL_FAMILIES["hermes"]("").build_reader(())
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
     said = [each for char in text for each in reader.add(char)]
     assert said[0] == CallName("weather")
@@ -234,7 +234,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
         text = walk(Matcher(grammar, VOCABULARY), seed)
         if text is None:
             continue
-        reader = layout.build_reader()
+        reader = layout.build_reader(tools.tools)
         said = [*reader.add(text), *reader.end()]
         assert reader.has_complete_calls, text
         content, calls, whole = read(family, [text])
@@ -251,8 +251,10 @@ def written(layout):
     """One call of `now`, in tokens."""
     group = load_group(layout.build_constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
     (call,) = group.calls
-    marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
-    return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]
+    arguments = "{}" if layout.tags is None else ""
+    marks = (*group.open, *call.begin, arguments, *call.end, *group.close)
+    spelled = ("0" if isinstance(mark, NumberMark) else mark for mark in marks)
+    return [token for mark in spelled for token in ([mark] if isinstance(mark, int) else [*mark.encode()])]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +304,11 @@ def test_a_template_says_its_family():
         "harmony": "<|channel|>analysis<|message|>",
         "phi": "<|tool|>{{ message['tools'] }}<|/tool|>",
         "llama": '<|start_header_id|>{"name": "x", "parameters": ',
+        "qwen-coder": "<tool_call>\n<function=",
+        "glm": "<tool_call>{name}\n<arg_key>",
+        "minimax": "<minimax:tool_call>",
+        "seed": "<seed:tool_call>",
+        "deepseek-markup": "<｜DSML｜function_calls>",
     }
     for name, source in signs.items():
         assert detect_notation(source).before_name == CALL_FAMILIES[name](source).before_name

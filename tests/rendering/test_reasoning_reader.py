@@ -62,7 +62,7 @@ READINGS = [
 
 
 def reader_of(family, begin, calls=None, kept=False):
-    inner = PlainReader() if calls is None else CALLS[calls]("").build_reader()
+    inner = PlainReader() if calls is None else CALLS[calls]("").build_reader(())
     return ReasoningReader(REASONING_FAMILIES[family](""), begin, inner, kept)
 
 
@@ -166,7 +166,7 @@ def test_the_channel_in_which_is_thought_is_reasoning(at):
     text, *wanted = HARMONY[at]
     spans = []
     for parts in ([text], list(text), *([text[:cut], text[cut:]] for cut in range(len(text)))):
-        reader = CALLS["harmony"]("").build_reader()
+        reader = CALLS["harmony"]("").build_reader(())
         assert heard(reader, parts) == tuple(wanted)
         spans.append(list(reader.spans))
     assert all(each == spans[0] for each in spans)

@@ -12,7 +12,8 @@ from antiphon.errors import EngineError
 CONTROLS = (
     "[TOOL_CALLS]", "[ARGS]", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
-    "<|constrain|>", "<|tool_call|>", "<|/tool_call|>", "<|python_tag|>",
+    "<|constrain|>", "<|tool_call|>", "<|/tool_call|>", "<|python_tag|>", "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>",
 )  # fmt: skip
 END = 256
 IDS = {name: END + 1 + at for at, name in enumerate(CONTROLS)}

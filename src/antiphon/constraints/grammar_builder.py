@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from llguidance import LLMatcher, regex_to_lark
+from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from antiphon.constraints.grammar_types import (
@@ -20,7 +20,6 @@ from antiphon.constraints.grammar_types import (
     CallGroup,
     Grammar,
     JsonPlaces,
-    Mark,
     Marks,
     Prelude,
     TextAround,
@@ -39,7 +38,16 @@ from antiphon.constraints.json_schema.lengths import (
 )
 from antiphon.constraints.json_schema.lowering import make_compilable, parse_json
 from antiphon.constraints.key_guard import has_key_patterns, has_open_objects
+from antiphon.constraints.lark import (
+    ANYTHING,
+    escape_character,
+    escape_literal,
+    format_mark,
+    format_marks,
+    write_regex,
+)
 from antiphon.constraints.regexes import require_portable, require_whitespace
+from antiphon.constraints.tagged_arguments import write_tagged_call
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -48,37 +56,94 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 
-ANYTHING = r"/(.|\n)*/"
-
 FORMAT = "format"
 """The name by which the grammar refers to the grammar of a group's format."""
 
 LEXEME = re.compile(r'"[^"]*"|[:,] |[^"]')
 """The units into which the compiler divides JSON: a string, a separator with its space, or one character."""
 
-PLAIN = re.compile(r"[A-Za-z0-9 ]")
-"""Characters that need no escape in a regular expression of the compiler."""
 
-
-def build_call_grammar(group: CallGroup, options: "JsonCompileOptions") -> Grammar:
+def build_call_grammar(
+    group: CallGroup, options: "JsonCompileOptions", prelude: Prelude | None = None
+) -> Grammar:
     """Returns the grammar of all calls. It refers to the grammar of the answer's format by the name FORMAT.
-    Raises InvalidValue or UnsupportedParameter for a schema."""
+    `prelude`: frames before the calls that a group of calls can end. Raises InvalidValue or
+    UnsupportedParameter for a schema."""
     lines = ["%llguidance {}", *_build_start_rules(group)]
     if group.around is TextAround.TEXT_ALONE:
         return Grammar("\n".join(lines))
-    more_calls = "" if group.between is None else f"({format_marks(group.between)} call)*"
+    if prelude is not None:
+        lines[1] = lines[1].replace("start:", f"{ANSWER}:", 1)
+        lines[1:1] = [
+            *_build_prelude_rules(prelude, f"{ANSWER} | early"),
+            *_build_early_rules(group, prelude),
+        ]
     names = [f"call_{index}" for index in range(len(group.calls))]
     lines += [
-        f"group: {format_marks(group.open[1:])} call {more_calls} {format_marks(group.close)}",
+        f"group: {format_marks(group.open[_count_opening(group) :])} call {_write_further_calls(group)}",
         f"call: {' | '.join(names)}",
     ]
     schemas = [_build_schema(call) for call in group.calls]
     for name, call, schema in zip(names, group.calls, schemas, strict=True):
-        arguments = json.dumps({**schema, "x-guidance": options})
         begin, end = _write_marks(call.begin, group), _write_marks(call.end, group)
-        lines.append(f"{name}: {begin} %json {arguments} {end}")
+        lines.append(f"{name}: {begin} arguments_{name} {end}")
+        if group.tags is None:
+            arguments = json.dumps({**schema, "x-guidance": options})
+            lines.append(f"arguments_{name}: %json {arguments}")
+        else:
+            lines += write_tagged_call(f"arguments_{name}", call, schema, group.tags, options)
+    if group.tags is not None:
+        return Grammar("\n".join(lines))  # a reader drops repeated keys
     places = _find_watched_places(find_argument_places(group), schemas)
     return Grammar("\n".join(lines), places)
+
+
+def _write_further_calls(group: CallGroup) -> str:
+    """Writes what follows the first call of a group."""
+    more_calls = "" if group.between is None else f"({format_marks(group.between)} call)* "
+    return more_calls + format_marks(group.close)
+
+
+def _write_further_groups(group: CallGroup) -> str:
+    """Writes what follows the first group of an output of calls."""
+    opening = format_marks(group.open[: _count_opening(group)])
+    between = group.between_groups
+    return "" if between is None else f"({format_marks(between)} {opening} group)*"
+
+
+def _build_early_rules(group: CallGroup, prelude: Prelude) -> Iterator[str]:
+    """Yields the rules of a frame that a group of calls ends before the frame's closing marks."""
+    (frame,), opening = prelude.frames, prelude.call_opening
+    further_groups = _write_further_groups(group)
+    if isinstance(opening[-1], int):
+        text, first_group = "text_0", "group"
+        if len(opening) > 1:
+            text = "early_text"
+            yield f"early_text{_write_limit(prelude)}: EARLY_TEXT"
+            yield f"EARLY_TEXT: TEXT_0 {format_marks(opening[:-1])}"
+        yield f"early: {format_marks(frame.open)} {text} {format_mark(opening[-1])} group {further_groups}"
+        return
+    # `lazy` matches the shortest text that ends with the marks up to a function's name.
+    yield f"early_text{_write_limit(prelude, 'lazy')}: TEXT_0 {format_marks(opening)}"
+    first_group = f"first_call {_write_further_calls(group)}"
+    yield f"early: {format_marks(frame.open)} early_text {first_group} {further_groups}"
+    yield f"first_call: {' | '.join(f'first_call_{index}' for index in range(len(group.calls)))}"
+    written = len("".join(map(str, opening))) - len("".join(map(str, group.open)))
+    for index, call in enumerate(group.calls):
+        begin = (str(call.begin[0])[written:], *call.begin[1:])
+        yield f"first_call_{index}: {format_marks(begin)} arguments_call_{index} {format_marks(call.end)}"
+
+
+def _write_limit(prelude: Prelude, *attributes: str) -> str:
+    """Writes the attributes of a text in a frame, with the most tokens of the text."""
+    attributes += () if prelude.budget is None else (f"max_tokens={prelude.budget}",)
+    return f"[{', '.join(attributes)}]" if attributes else ""
+
+
+def _count_opening(group: CallGroup) -> int:
+    """Returns how many marks tell a group from text: those up to the first control token, or the first mark
+    if there is no control token."""
+    return next((index + 1 for index, mark in enumerate(group.open) if isinstance(mark, int)), 1)
 
 
 def _write_marks(marks: Marks, group: CallGroup) -> str:
@@ -96,7 +161,12 @@ def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> 
     """Yields the grammar of the arguments of each call, with the caller's name for the call's schema. These
     grammars are tested alone, because free text before the arguments would hide their cost."""
     for call in group.calls:
-        yield call.field, build_json_grammar(_build_schema(call), options)
+        schema = _build_schema(call)
+        if group.tags is None:
+            yield call.field, build_json_grammar(schema, options)
+        else:
+            lines = write_tagged_call("start", call, schema, group.tags, options)
+            yield call.field, Grammar(LLMatcher.grammar_from_lark("\n".join(("%llguidance {}", *lines))))
 
 
 def build_json_grammar(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
@@ -134,8 +204,8 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
         yield f"start: {output_rules[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.call_pattern}(.|\n)*/"
         return
-    first_mark, between_groups = format_mark(group.open[0]), group.between_groups
-    more_groups = "" if between_groups is None else f"({format_marks(between_groups)} {first_mark} group)*"
+    opening, between_groups = group.open[: _count_opening(group)], group.between_groups
+    first_mark, more_groups = format_marks(opening), _write_further_groups(group)
     if group.frames:
         text = f"@{FORMAT}" if group.can_be_format else "TEXT?"
         yield from _build_framed_rules(group.frames, group.around, f"{first_mark} group {more_groups}", text)
@@ -146,13 +216,17 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
     elif group.around is TextAround.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token has no text, so no text contains one.
-        mark = group.open[0]
-        exclusion = "" if isinstance(mark, int) else f" & ~/(.|\n)*{escape_literal(mark)}(.|\n)*/"
+        mark = opening[-1]
+        exclusion = "" if not isinstance(mark, str) else f" & ~/(.|\n)*{escape_literal(mark)}(.|\n)*/"
         yield f"TEXT: {ANYTHING}{exclusion}"
     else:
         yield "start: (head group)* TEXT?" if between_groups is not None else "start: head group | TEXT?"
-        # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
-        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first_mark}"
+        if len(opening) > 1:  # text, then a control token, which no text contains
+            yield f"head: HEAD {format_mark(opening[-1])}"
+            yield f"HEAD: {ANYTHING} {format_marks(opening[:-1])}"
+        else:
+            # `lazy` matches the shortest text that ends with the mark. So no text contains the mark.
+            yield f"head{'' if isinstance(opening[0], int) else '[lazy]'}: TEXT {first_mark}"
         yield f"TEXT: {ANYTHING}"
 
 
@@ -177,39 +251,24 @@ def _build_framed_rules(
     yield f"TEXT: {ANYTHING}"
 
 
-def format_marks(marks: Sequence[Mark]) -> str:
-    """Returns marks in the compiler's notation."""
-    return " ".join(map(format_mark, marks))
-
-
-def format_mark(mark: Mark) -> str:
-    """Returns a mark in the compiler's notation."""
-    return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
-
-
-def escape_literal(text: str) -> str:
-    """Escapes a text for a regular expression of the compiler."""
-    return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)
-
-
 ANSWER = "answer"
 """The name by which the grammar of a prelude refers to the grammar after it."""
 
 
-def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
+def prepend_prelude(prelude: Prelude, grammar: Grammar) -> Grammar:
     """Returns a grammar for the prelude's frames followed by the text of another grammar."""
-    loaded_prelude = load_prelude(prelude)
-    prelude_text = "\n".join(("%llguidance {}", *_build_prelude_rules(loaded_prelude)))
-    places = None if grammar.places is None else grammar.places.add_prelude(loaded_prelude)
+    prelude_text = "\n".join(("%llguidance {}", *_build_prelude_rules(prelude)))
+    places = None if grammar.places is None else grammar.places.add_prelude(prelude)
     return Grammar(join_grammars(prelude_text, ANSWER, grammar.text), places)
 
 
-def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
-    """Yields the rules of a prelude's frames, followed by the marks before the constrained part."""
+def _build_prelude_rules(prelude: Prelude, answer: str = f"@{ANSWER}") -> Iterator[str]:
+    """Yields the rules of a prelude's frames, followed by the marks before the constrained part. `answer`:
+    the constrained part."""
     names = [f"frame_{index}" for index in range(len(prelude.frames))]
     repetitions = {(False, False): "", (True, False): "?", (True, True): "*", (False, True): "+"}
     repetition = repetitions[prelude.optional, prelude.allows_several]
-    yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} @{ANSWER}"
+    yield f"start: ({' | '.join(names)}){repetition} {format_marks(prelude.answer)} {answer}"
     for index, frame in enumerate(prelude.frames):
         yield from _build_frame_rules(f"frame_{index}", f"text_{index}", frame, prelude)
 
@@ -217,12 +276,11 @@ def _build_prelude_rules(prelude: Prelude) -> Iterator[str]:
 def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Prelude) -> Iterator[str]:
     """Yields the rules of a frame. The text of the frame ends before the first closing mark."""
     closing_mark, *further_marks = frame.close or ()
-    terminal, budget = text_rule.upper(), prelude.budget
+    terminal = text_rule.upper()
     opening_marks = format_marks(frame.open)
     if isinstance(closing_mark, int):
-        limit = "" if budget is None else f"[max_tokens={budget}]"
         yield f"{name}: {opening_marks} {text_rule} {format_mark(closing_mark)} {format_marks(further_marks)}"
-        yield f"{text_rule}{limit}: {terminal}"
+        yield f"{text_rule}{_write_limit(prelude)}: {terminal}"
         # The closing mark is one token. The text must not contain the same characters as other tokens.
         exclusion = (
             f" & ~/(.|\n)*{escape_literal(prelude.forbidden_text)}(.|\n)*/" if prelude.forbidden_text else ""
@@ -254,9 +312,6 @@ STRICT: "JsonCompileOptions" = {
 }
 """Options that are always set, so that a schema cannot change them."""
 
-ASCII_CLASSES = "dws"
-"""Character classes that match only ASCII, as with Python's re.ASCII."""
-
 LARK_TEXT = re.compile(
     r"""(?P<comment>(?://|\#)[^\n]*)"""
     r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
@@ -282,8 +337,13 @@ LARK_REFUSED = {
 def build_grammar(constraint: Constraint) -> Grammar:
     """Returns the grammar of a constraint, with the prelude first. Raises InvalidValue or
     UnsupportedParameter."""
-    grammar = _build_answer_grammar(constraint)
-    return prepend_prelude(constraint.prelude, grammar) if constraint.prelude else grammar
+    if not constraint.prelude:
+        return _build_answer_grammar(constraint)
+    prelude = load_prelude(constraint.prelude)
+    if not prelude.call_opening:
+        return prepend_prelude(prelude, _build_answer_grammar(constraint))
+    grammar = _build_calls_grammar(load_group(constraint.source), prelude)
+    return replace(grammar, places=None if grammar.places is None else grammar.places.add_prelude(prelude))
 
 
 def _build_answer_grammar(constraint: Constraint) -> Grammar:
@@ -361,10 +421,10 @@ def find_answer_format(constraint: Constraint) -> AnswerFormat | None:
     return AnswerFormat(group.format, _build_answer_grammar(group.format), group.forbidden_prefixes)
 
 
-def _build_calls_grammar(group: CallGroup) -> Grammar:
+def _build_calls_grammar(group: CallGroup, prelude: Prelude | None = None) -> Grammar:
     """Builds the grammar of a group of calls. If an answer without calls is possible, the grammar includes
-    the format of that answer."""
-    call_grammar = build_call_grammar(group, COMPACT | STRICT)
+    the format of that answer. `prelude`: frames before the calls that a group of calls can end."""
+    call_grammar = build_call_grammar(group, COMPACT | STRICT, prelude)
     text, places = LLMatcher.grammar_from_lark(call_grammar.text), call_grammar.places
     if group.format is None or not group.can_be_format:
         return Grammar(text, places)
@@ -401,13 +461,7 @@ def _translate_regex(pattern: str, field: str) -> str:
     if not pattern:
         raise InvalidValue(f"{field} is empty; leave it out", param=field)
     require_portable(pattern, field)
-    printable = "".join(char if char.isprintable() else _escape(char) for char in pattern)
-    return f"/{regex_to_lark(printable, ASCII_CLASSES)}/"
-
-
-def _escape(char: str) -> str:
-    """Escapes a character by its number, in hexadecimal."""
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
+    return write_regex(pattern)
 
 
 def _translate_choices(source: str, field: str) -> list[str]:
@@ -426,7 +480,7 @@ def _escape_literal(char: str) -> str:
     """Escapes a literal character for a regular expression of Lark."""
     if char.isalnum() and char.isascii():
         return char
-    return _escape(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
+    return escape_character(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
 
 
 def _require_plain_lark(source: str, field: str) -> str:

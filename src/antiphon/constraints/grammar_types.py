@@ -14,8 +14,13 @@ from msgspec import Struct, convert, to_builtins
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
 
-Mark = str | int
-"""A text, or the id of a control token."""
+
+class NumberMark(Struct, frozen=True):
+    """A number in digits that the model chooses."""
+
+
+Mark = str | int | NumberMark
+"""A text, the id of a control token, or a number of the model's choice."""
 
 Marks = tuple[Mark, ...]
 
@@ -42,6 +47,21 @@ class CallFormat(Struct, frozen=True):
     end: Marks
     field: str
     """The caller's name for the schema, for error messages."""
+    types: Mapping[str, tuple[str, ...]] = {}
+    """The JSON types of each argument, for arguments between tags. A missing argument can have any type."""
+
+
+class ArgumentTags(Struct, frozen=True):
+    """The marks around each argument of a call. A text is raw between them, and any other value is JSON."""
+
+    before_key: Marks
+    before_text: Marks
+    before_json: Marks
+    after_value: Marks
+    key_end: str
+    """The text after an argument's name. No name can contain it."""
+    value_end: str
+    """The text at which a reader ends a value. No raw text can contain it."""
 
 
 class TextFrame(Struct, frozen=True):
@@ -73,6 +93,8 @@ class CallGroup(Struct, frozen=True):
     """The caller's constraint on an output without calls; None allows any text."""
     forbidden_prefixes: tuple[str, ...] = ()
     """The beginnings of calls. No text of `format` may begin with one of them."""
+    tags: ArgumentTags | None = None
+    """The marks around each argument; None if the arguments are one JSON object."""
 
     @property
     def can_be_format(self) -> bool:
@@ -100,6 +122,9 @@ class Prelude(Struct, frozen=True):
     """The characters of the closing token, which no text in a frame may contain."""
     answer: Marks = ()
     """The marks before the constrained part."""
+    call_opening: Marks = ()
+    """The marks with which a group of calls begins that ends the frame before its closing marks. Empty if
+    nothing but the closing marks ends a frame."""
 
     def dump(self) -> str:
         """Returns the prelude as JSON."""
@@ -163,11 +188,13 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 def find_argument_places(group: CallGroup) -> JsonPlaces:
     """Returns the places of the arguments of a group's calls."""
     begins = tuple(call.begin for call in group.calls)
-    first_marks = tuple((*group.open, *begin) for begin in begins)
+    first_marks = tuple(_skip_numbers((*group.open, *begin)) for begin in begins)
     ends = dict.fromkeys(call.end for call in group.calls)
     between = group.between
     later_marks = (
-        () if between is None else tuple((*end, *between, *begin) for end in ends for begin in begins)
+        ()
+        if between is None
+        else tuple(_skip_numbers((*end, *between, *begin)) for end in ends for begin in begins)
     )
     # If no mark comes before groups, calls occur at the beginning only.
     return (
@@ -175,6 +202,12 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
         if group.call_pattern is None
         else JsonPlaces(first_marks, (), later_marks)
     )
+
+
+def _skip_numbers(marks: Marks) -> Marks:
+    """Returns the marks after the last number, because only they are known."""
+    numbers = [index for index, mark in enumerate(marks) if isinstance(mark, NumberMark)]
+    return marks[numbers[-1] + 1 :] if numbers else marks
 
 
 def find_format_places(group: CallGroup, unframed_places: JsonPlaces) -> JsonPlaces:

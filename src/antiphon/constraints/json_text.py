@@ -255,7 +255,7 @@ class JsonFinder:
         name that occurs in no text."""
 
         def spell(marks: Marks) -> bytes:
-            return b"".join(spelling(mark) if isinstance(mark, int) else mark.encode() for mark in marks)
+            return b"".join(spelling(mark) if isinstance(mark, int) else str(mark).encode() for mark in marks)
 
         self._anywhere = tuple(map(spell, places.anywhere))
         self._last_bytes = frozenset(mark[-1] for mark in self._anywhere)

@@ -140,6 +140,28 @@ ANCHORED_PART = re.compile(
 character or class."""
 
 
+def split_anchored(pattern: str) -> list[tuple[bool, str, bool]] | None:
+    """Splits a pattern at its outermost `|`. Returns for each branch whether it begins with `^`, the branch
+    without its anchors, and whether it ends with `$`. Returns None if a group has an anchor. The pattern has
+    no inner anchor (`has_inner_anchor`)."""
+    branches = [(False, "", False)]
+    depth = 0
+    for part in ANCHORED_PART.finditer(pattern):
+        at_start, body, at_end = branches[-1]
+        if depth and (part["start"] or part["end"]):
+            return None
+        depth += bool(part["open"]) - bool(part["close"])
+        if part["start"]:
+            branches[-1] = (True, body, at_end)
+        elif part["end"]:
+            branches[-1] = (at_start, body, True)
+        elif part["branch"] and not depth:
+            branches.append((False, "", False))
+        else:
+            branches[-1] = (at_start, body + part[0], at_end)
+    return branches
+
+
 @dataclass
 class _Branch:
     """A branch of a group while it is read."""

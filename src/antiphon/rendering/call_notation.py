@@ -1,9 +1,11 @@
 """How each family of models writes calls: the marks around names and arguments, and the constraint for them.
 
-`HeaderReader` reads calls whose header with the function's name is before the arguments: the newer notation
-of Mistral, and those of DeepSeek and harmony. The other readers are in `call_readers`.
+A family is one function that returns its `CallNotation`, an entry in `CALL_FAMILIES`, and the texts in a
+template that identify it (`CALL_SIGNS`). The readers are in `call_readers`, `header_calls` and
+`tagged_calls`.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,203 +17,16 @@ from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import Struct
 from antiphon.errors import UnsupportedParameter
+from antiphon.rendering.argument_types import list_argument_types
 from antiphon.rendering.call_readers import (
-    SPACE,
-    CallArguments,
-    CallName,
     CallsOrTextReader,
-    JsonValue,
     LeadingCallReader,
     ObjectReader,
-    OutputPart,
     OutputReader,
-    ReasoningPart,
-    Span,
-    VisibleText,
-    find_partial_mark,
 )
-
-LONGEST_HEADER = 400
-"""The most characters of a header. A longer header is text."""
-
-CHANNEL_MARK = re.compile(r"<\|\w+\|>")
-"""A control token of a model with channels. Such a token is never part of a visible text."""
-
-
-class HeaderReader:
-    """Reads calls that are a mark (`head`), the function's name (`name`) and a JSON object. The marks in
-    `hidden_marks` are not shown."""
-
-    def __init__(
-        self,
-        head: str,
-        name: re.Pattern[str],
-        hidden_marks: Sequence[str] = (),
-        tail: str = "",
-        reasoning_marks: tuple[str, str] | None = None,
-        final_mark: str = "",
-    ) -> None:
-        """No mark begins with another mark. `name`: a pattern that matches after the head; its first group is
-        the function's name. `tail`: a mark that may follow the arguments; elsewhere it is text.
-        `reasoning_marks`: the marks before and after reasoning. `final_mark`: the mark in `hidden_marks`
-        after which everything is text."""
-        self._head = head
-        self._name = name
-        self._reasoning_marks = reasoning_marks
-        self._marks = (head, *hidden_marks, *(reasoning_marks[:1] if reasoning_marks is not None else ()))
-        self._tail = tail
-        self._buffer = ""
-        self._visible_text = VisibleText()
-        self._read_parts: list[OutputPart] = []
-        self._is_in_header = False
-        """Whether the buffer begins with a header."""
-        self._is_after_arguments = False
-        """Whether the buffer follows a call's arguments."""
-        self._final_mark = final_mark
-        self._is_final_text = False
-        """Whether the final mark was read, so that the rest is text."""
-        self._is_in_reasoning = False
-        self._starts_new_line = False
-        """Whether the next reasoning must be separated from the reasoning before it."""
-        self._arguments: JsonValue | None = None
-        self._added_length = 0
-        """Number of characters that were added so far."""
-        self.spans: list[Span] = []
-
-    @property
-    def has_complete_calls(self) -> bool:
-        return self._visible_text.has_calls and self._arguments is None
-
-    def add(self, text: str) -> list[OutputPart]:
-        self._buffer += text
-        self._added_length += len(text)
-        while self._buffer and self._advance():
-            pass
-        return self._pop_parts()
-
-    def end(self, calls_required: bool = False) -> list[OutputPart]:
-        if self._is_in_reasoning:
-            self._add_reasoning(self._buffer)
-        elif self._is_notation(calls_required):
-            self._visible_text.record_cut()
-        else:
-            self._read_parts += self._visible_text.add(self._buffer)
-        self._buffer = ""
-        self._read_parts += self._visible_text.end()
-        return self._pop_parts()
-
-    def _is_notation(self, calls_required: bool) -> bool:
-        """Whether the buffer at the end of the text contains marks instead of text. A model with channels can
-        write text even if calls are required."""
-        if self._reasoning_marks is not None and CHANNEL_MARK.match(self._buffer):
-            return True
-        is_in_call = self._arguments is not None or self._is_in_header or self._is_after_arguments
-        return is_in_call or (calls_required and self._reasoning_marks is None)
-
-    def _pop_parts(self) -> list[OutputPart]:
-        """Returns the identified parts, and clears them."""
-        parts, self._read_parts = self._read_parts, []
-        return parts
-
-    # Each step removes text from the buffer, and returns whether another step can follow.
-
-    def _advance(self) -> bool:
-        """Reads the next step: arguments, reasoning, a header, or text."""
-        if self._arguments is not None:
-            return self._read_arguments(self._arguments)
-        if self._is_in_reasoning and self._reasoning_marks is not None:
-            return self._read_reasoning(self._reasoning_marks[1])
-        if self._is_final_text:
-            self._show(len(self._buffer))
-            return False
-        return self._read_header() if self._is_in_header else self._read_outside()
-
-    def _read_outside(self) -> bool:
-        """Shows the text before the next mark, and handles that mark."""
-        if self._is_after_arguments and not self._skip_tail():
-            return False
-        marks_found = [(index, mark) for mark in self._marks if (index := self._buffer.find(mark)) >= 0]
-        if not marks_found:
-            self._show(min(find_partial_mark(self._buffer, mark) for mark in self._marks))
-            return False
-        index, mark = min(marks_found)
-        self._show(index)
-        if mark == self._head:
-            self._is_in_header = True
-            return True
-        self._is_final_text = mark == self._final_mark
-        self._is_in_reasoning = self._reasoning_marks is not None and mark == self._reasoning_marks[0]
-        if self._is_in_reasoning:
-            self.spans.append((self._added_length - len(self._buffer), None))
-            self._starts_new_line = len(self.spans) > 1
-        self._buffer = self._buffer[len(mark) :]
-        return True
-
-    def _read_reasoning(self, end: str) -> bool:
-        """Reads reasoning up to the mark `end`."""
-        at = self._buffer.find(end)
-        count = find_partial_mark(self._buffer, end) if at < 0 else at
-        self._add_reasoning(self._buffer[:count])
-        self._buffer = self._buffer[count:]
-        if at >= 0:
-            self._is_in_reasoning = False
-            self.spans[-1] = (self.spans[-1][0], self._added_length - len(self._buffer) + len(end))
-        return at >= 0
-
-    def _add_reasoning(self, text: str) -> None:
-        """Adds reasoning. The reasoning of each message begins on a new line."""
-        if text:
-            self._read_parts.append(ReasoningPart("\n" + text if self._starts_new_line else text))
-            self._starts_new_line = False
-
-    def _skip_tail(self) -> bool:
-        """Removes the mark after a call's arguments, if there is one. Returns whether enough text has arrived
-        to know."""
-        rest = self._buffer.lstrip(SPACE)
-        if self._tail and rest != self._tail and self._tail.startswith(rest):
-            return False
-        if self._tail and rest.startswith(self._tail):
-            self._buffer = rest[len(self._tail) :]
-        self._is_after_arguments = False
-        return True
-
-    def _show(self, count: int) -> None:
-        """Shows the first `count` characters of the buffer as text."""
-        self._read_parts += self._visible_text.add(self._buffer[:count])
-        self._buffer = self._buffer[count:]
-
-    def _read_header(self) -> bool:
-        """Reads a header, and adds the call that it names. Shows a header without a name as text."""
-        brace_index = self._buffer.find("{", len(self._head))
-        if brace_index < 0:
-            next_head = self._buffer.find(self._head, len(self._head))
-            if next_head < 0 and len(self._buffer) <= LONGEST_HEADER:
-                return False
-            return self._reject_header(next_head if next_head >= 0 else len(self._buffer))
-        match = self._name.match(self._buffer[len(self._head) : brace_index])
-        if match is None:
-            return self._reject_header(brace_index)
-        self._read_parts.append(CallName(match[1]))
-        self._visible_text.record_call()
-        self._arguments, self._is_in_header = JsonValue(), False
-        self._buffer = self._buffer[brace_index:]
-        return True
-
-    def _reject_header(self, end: int) -> bool:
-        """Shows a header that names no function as text, up to `end`."""
-        self._is_in_header = False
-        self._show(end)
-        return True
-
-    def _read_arguments(self, arguments: JsonValue) -> bool:
-        """Reads further text of a call's arguments."""
-        at = arguments.take(self._buffer, 0)
-        self._read_parts += [CallArguments(self._buffer[:at])] if at else []
-        self._buffer = self._buffer[at:]
-        if arguments.is_complete:
-            self._arguments, self._is_after_arguments = None, True
-        return arguments.is_complete
-
+from antiphon.rendering.header_calls import HeaderReader
+from antiphon.rendering.tagged_calls import TaggedCallReader, TagMarks
+from antiphon.rendering.template.messages import read_arguments
 
 TEXT_AROUND_CALLS = MappingProxyType(
     {
@@ -242,6 +57,38 @@ class CallChannel(Struct, frozen=True):
         return groups.TextFrame(to_marks(self.open, controls), close)
 
 
+class ArgumentTags(Struct, frozen=True):
+    """The marks with which a family writes each argument by itself. A text is raw between them, and any other
+    value is JSON."""
+
+    before_key: Marks
+    before_text: Marks
+    """Marks between an argument's name and a text."""
+    after_value: Marks
+    reading: TagMarks
+    """The marks that the reader looks for."""
+    before_json: Marks | None = None
+    """Marks between an argument's name and a value that is no text; None if they are those of a text."""
+
+    def with_ids(self, controls: Mapping[str, int]) -> groups.ArgumentTags:
+        """Returns the marks, with ids in place of the names of control tokens."""
+        return groups.ArgumentTags(
+            to_marks(self.before_key, controls),
+            to_marks(self.before_text, controls),
+            to_marks(self.before_text if self.before_json is None else self.before_json, controls),
+            to_marks(self.after_value, controls),
+            self.reading.before_value,
+            self.reading.after_value,
+        )
+
+    def write(self, key: str, value: object) -> str:
+        """Writes one argument."""
+        is_text = isinstance(value, str)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        before_value = self.before_text if is_text or self.before_json is None else self.before_json
+        return "".join((*self.before_key, key, *before_value, text, *self.after_value))
+
+
 class CallNotation(Struct, frozen=True):
     """How one family writes calls. A group of calls is `open`, a call, further calls with `between_calls`
     before each, and `close`."""
@@ -254,8 +101,10 @@ class CallNotation(Struct, frozen=True):
     after_arguments: Marks
     """Marks after the arguments."""
     close: Marks
-    build_reader: Callable[[], OutputReader]
-    """Makes the reader of one choice."""
+    build_reader: Callable[[Sequence[Tool]], OutputReader]
+    """Makes the reader of one choice for the request's tools."""
+    tags: ArgumentTags | None = None
+    """The marks around each argument; None for families that write the arguments as a JSON object."""
     between_calls: Marks | None = None
     """Marks before each further call of a group; None if a group has only one call."""
     between_groups: Marks | None = None
@@ -268,17 +117,23 @@ class CallNotation(Struct, frozen=True):
     """The model's channels, if it writes in channels."""
     tools_in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
+    ends_reasoning: bool = False
+    """Whether a call can end the reasoning, for families that begin calls before the mark that closes it.
+    Elsewhere a call in the reasoning is only a text."""
+    numbers_calls: bool = False
+    """Whether the function's name is followed by a colon and the call's number in the conversation, and the
+    template reads both in the call's id."""
     short_ids: bool = False
     """Whether the template accepts only ids of nine letters and digits."""
-    build_channel_reader: Callable[[], OutputReader] | None = None
+    build_channel_reader: Callable[[Sequence[Tool]], OutputReader] | None = None
     """Makes the reader of a choice whose final channel contains a formatted text; None if the model has no
     channels."""
 
     def build_calls_or_text_reader(self, tools: Tools) -> OutputReader:
         """Makes the reader of a choice that is only calls or only a text in the requested format."""
         if self.build_channel_reader is not None:
-            return self.build_channel_reader()
-        return CallsOrTextReader(self._list_openings(tools), self.build_reader())
+            return self.build_channel_reader(tools.tools)
+        return CallsOrTextReader(self._list_openings(tools), self.build_reader(tools.tools))
 
     def _list_openings(self, tools: Tools) -> Marks:
         """Returns the texts with which calls can begin: the mark of calls, or the beginning of each tool's
@@ -331,22 +186,42 @@ class CallNotation(Struct, frozen=True):
             frames=tuple(frame.with_ids(controls) for frame in self.channels),
             format=text_format,
             forbidden_prefixes=() if text_format is None else self._list_forbidden_prefixes(tools),
+            tags=None if self.tags is None else self.tags.with_ids(controls),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=TOOLS_FIELD)
 
     def write_call(self, name: str, arguments: str) -> str:
-        """Writes one call as text."""
+        """Writes one call as text. Arguments that are no JSON object are written as they are."""
+        members = None if self.tags is None else read_arguments(arguments)
+        if self.tags is not None and members is not None:
+            arguments = "".join(self.tags.write(key, value) for key, value in members.items())
         return "".join(
             (
                 *self.open,
                 *self.before_name,
-                name,
+                f"{name}:0" if self.numbers_calls else name,
                 *self.before_arguments,
                 arguments,
                 *self.after_arguments,
                 *self.close,
             )
         )
+
+    def find_early_opening(self, controls: Mapping[str, int]) -> Marks:
+        """Returns the marks with which calls end the reasoning: those up to the first control token, which no
+        text contains. Without a control token, all marks before a function's name, because a text can mention
+        the first one. Empty if calls do not end the reasoning."""
+        if not self.ends_reasoning:
+            return ()
+        opening = split_marks(self.open, controls)
+        control = next((index for index, mark in enumerate(opening) if mark in controls), None)
+        return (*opening, *self.before_name) if control is None else opening[: control + 1]
+
+    def spell_argument(self, key: str, value: str) -> str:
+        """Returns the part of a call by which the text of its only argument can be found."""
+        if self.tags is None:
+            return json.dumps({key: value}, ensure_ascii=False)
+        return f"{self.tags.reading.before_value}{self.tags.reading.padding}{value}"
 
     @property
     def marks(self) -> Marks:
@@ -361,21 +236,43 @@ class CallNotation(Struct, frozen=True):
             self.between_calls or (),
             self.between_groups or (),
         )
+        if self.tags is not None:
+            tags = self.tags
+            mark_groups += (tags.before_key, tags.before_text, tags.before_json or (), tags.after_value)
+            mark_groups += ((MARKUP_TOKEN,) if MARKUP_TOKEN in tags.reading.open else (),)
         return tuple(mark for each in mark_groups for mark in each)
 
     def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> CallFormat:
         """Returns the format of a call of one tool: the marks, and the schema of the arguments."""
-        begin = (*self.before_name, tool.name, *self.before_arguments)
+        begin = to_marks((*self.before_name, tool.name, *self.before_arguments), controls)
+        if self.numbers_calls:
+            begin = (
+                *to_marks((*self.before_name, f"{tool.name}:"), controls),
+                groups.NumberMark(),
+                *to_marks(self.before_arguments, controls),
+            )
+        types = {} if self.tags is None else list_argument_types(tool.schema)
         return CallFormat(
-            to_marks(begin, controls), tool.schema, to_marks(self.after_arguments, controls), tool.field
+            begin,
+            tool.schema,
+            to_marks(self.after_arguments, controls),
+            tool.field,
+            {name: tuple(sorted(each)) for name, each in types.items()},
         )
+
+
+def split_marks(marks: Iterable[str], controls: Mapping[str, int]) -> Marks:
+    """Splits marks at `MARKUP_TOKEN` if it is a control token."""
+    if MARKUP_TOKEN not in controls:
+        return tuple(marks)
+    return tuple(part for mark in marks for part in re.split(f"({MARKUP_TOKEN})", mark) if part)
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
     """Replaces the names of control tokens by their ids. Joins consecutive texts, because one text is
     tokenized as a whole."""
     joined_marks: list[Mark] = []
-    for mark in marks:
+    for mark in split_marks(marks, controls):
         if mark in controls:
             joined_marks.append(controls[mark])
         elif joined_marks and isinstance(previous_mark := joined_marks[-1], str):
@@ -384,6 +281,9 @@ def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, .
             joined_marks.append(mark)
     return tuple(joined_marks)
 
+
+MARKUP_TOKEN = "｜DSML｜"
+"""The token in DeepSeek's newer marks. It is a part of each mark, so it is a control token or a text."""
 
 OBJECT_TEXTS = ('{"name": "', '", "arguments": ', "}")
 """A call as a JSON object: the text before the name, between name and arguments, and after the arguments."""
@@ -401,7 +301,7 @@ def hermes(source: str) -> CallNotation:
         after_arguments=(after_arguments + line,),
         close=("</tool_call>",),
         between_groups=("\n",),
-        build_reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
+        build_reader=lambda _tools: ObjectReader("<tool_call>", "</tool_call>"),
     )
 
 
@@ -417,7 +317,7 @@ def llama(_source: str) -> CallNotation:
         close=(),
         between_calls=("; ",),
         call_pattern=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
-        build_reader=lambda: LeadingCallReader("<|python_tag|>"),
+        build_reader=lambda _tools: LeadingCallReader("<|python_tag|>"),
     )
 
 
@@ -432,7 +332,7 @@ def mistral(source: str) -> CallNotation:
         close=("]",),
         between_calls=(", ",),
         short_ids=True,
-        build_reader=lambda: ObjectReader("[TOOL_CALLS]", ""),
+        build_reader=lambda _tools: ObjectReader("[TOOL_CALLS]", ""),
     )
 
 
@@ -447,7 +347,7 @@ def mistral_headed(_source: str) -> CallNotation:
         close=(),
         between_groups=(),
         short_ids=True,
-        build_reader=lambda: HeaderReader("[TOOL_CALLS]", name),
+        build_reader=lambda _tools: HeaderReader("[TOOL_CALLS]", name),
     )
 
 
@@ -465,7 +365,7 @@ def deepseek(source: str) -> CallNotation:
         after_arguments=("\n```", end) if fenced else (end,),
         close=(closing,),
         between_calls=("\n",) if fenced else (),
-        build_reader=lambda: HeaderReader(begin, name, (end, opening, closing), "```"),
+        build_reader=lambda _tools: HeaderReader(begin, name, (end, opening, closing), "```"),
     )
 
 
@@ -495,8 +395,8 @@ def harmony(_source: str) -> CallNotation:
             CallChannel((channel, "commentary", message), message_end),
             CallChannel((channel, "final", message)),
         ),
-        build_reader=reader,
-        build_channel_reader=partial(reader, final_mark=final),
+        build_reader=lambda _tools: reader(),
+        build_channel_reader=lambda _tools: reader(final_mark=final),
     )
 
 
@@ -511,7 +411,171 @@ def phi(source: str) -> CallNotation:
         close=("]", "<|/tool_call|>"),
         between_calls=(", ",),
         tools_in_system="message['tools']" in source or "message.tools" in source,
-        build_reader=lambda: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
+        build_reader=lambda _tools: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
+    )
+
+
+def build_tagged(
+    tags: ArgumentTags,
+    marks: tuple[Marks, Marks, Marks, Marks, Marks],
+    between_calls: Marks | None = None,
+    between_groups: Marks | None = None,
+    ends_reasoning: bool = False,
+) -> CallNotation:
+    """Builds the notation of a family that writes each argument by itself. `marks`: those before a group of
+    calls, before and after the function's name, after the arguments, and after the group."""
+    opening, before_name, after_name, after_arguments, close = marks
+    return CallNotation(
+        open=opening,
+        before_name=before_name,
+        before_arguments=after_name,
+        after_arguments=after_arguments,
+        close=close,
+        between_calls=between_calls,
+        between_groups=between_groups,
+        tags=tags,
+        ends_reasoning=ends_reasoning,
+        build_reader=partial(TaggedCallReader, tags.reading),
+    )
+
+
+def qwen_coder(_source: str) -> CallNotation:
+    """`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`, each on its own
+    line: Qwen 3 Coder, Qwen 3.5 and later, Nemotron 3, Step 3.5."""
+    reading = TagMarks(
+        open="<tool_call>",
+        before_name="<function=",
+        after_name=">",
+        before_key="<parameter=",
+        before_value=">",
+        after_value="</parameter>",
+        after_call="</function>",
+        close="</tool_call>",
+        padding="\n",
+    )
+    tags = ArgumentTags(("<parameter=",), (">\n",), ("\n</parameter>\n",), reading)
+    marks = (("<tool_call>",), ("\n<function=",), (">\n",), ("</function>\n",), ("</tool_call>",))
+    return build_tagged(tags, marks, between_groups=("\n",), ends_reasoning=True)
+
+
+def seed(_source: str) -> CallNotation:
+    """As Qwen 3 Coder, but values stand in the line of their tags: Seed-OSS."""
+    reading = TagMarks(
+        open="<seed:tool_call>",
+        before_name="<function=",
+        after_name=">",
+        before_key="<parameter=",
+        before_value=">",
+        after_value="</parameter>",
+        after_call="</function>",
+        close="</seed:tool_call>",
+    )
+    tags = ArgumentTags(("<parameter=",), (">",), ("</parameter>\n",), reading)
+    marks = (("<seed:tool_call>",), ("\n<function=",), (">\n",), ("</function>\n",), ("</seed:tool_call>",))
+    return build_tagged(tags, marks, between_groups=("\n",))
+
+
+def glm(source: str) -> CallNotation:
+    """`<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM from 4.5 on. Up to
+    4.6 there are line breaks between the tags."""
+    line = () if "</arg_key><arg_value>" in source else ("\n",)
+    reading = TagMarks(
+        open="<tool_call>",
+        before_name="",
+        after_name="",
+        before_key="<arg_key>",
+        before_value="<arg_value>",
+        after_value="</arg_value>",
+        after_call="</tool_call>",
+        key=re.compile(r"\s*(?P<key>.*?)\s*</arg_key>\s*", re.DOTALL),
+    )
+    tags = ArgumentTags(
+        ("<arg_key>",), ("</arg_key>", *line, "<arg_value>"), ("</arg_value>", *line), reading
+    )
+    return build_tagged(tags, (("<tool_call>",), (), line, ("</tool_call>",), ()), between_groups=line)
+
+
+def minimax(_source: str) -> CallNotation:
+    """`<minimax:tool_call><invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>...`: MiniMax
+    M2."""
+    opening, closing = "<minimax:tool_call>", "</minimax:tool_call>"
+    reading = TagMarks(
+        open=opening,
+        before_name='<invoke name="',
+        after_name='">',
+        before_key='<parameter name="',
+        before_value='">',
+        after_value="</parameter>",
+        after_call="</invoke>",
+        close=closing,
+    )
+    tags = ArgumentTags(('<parameter name="',), ('">',), ("</parameter>\n",), reading)
+    marks = ((opening, "\n"), ('<invoke name="',), ('">\n',), ("</invoke>\n",), (closing,))
+    return build_tagged(tags, marks, between_calls=())
+
+
+def deepseek_markup(source: str) -> CallNotation:
+    """Tags with the token `｜DSML｜` in them, and for each argument whether it is a text: DeepSeek from V3.2
+    on."""
+    token = MARKUP_TOKEN
+    group = "tool_calls" if "tool_calls>" in source and "function_calls>" not in source else "function_calls"
+    reading = TagMarks(
+        open=f"<{token}{group}>",
+        before_name=f'<{token}invoke name="',
+        after_name='">',
+        before_key=f'<{token}parameter name="',
+        before_value=">",
+        after_value=f"</{token}parameter>",
+        after_call=f"</{token}invoke>",
+        close=f"</{token}{group}>",
+        key=re.compile(r'(?P<key>[^"]*)"(?:\s+string="(?P<text>true|false)")?\s*'),
+    )
+    tags = ArgumentTags(
+        before_key=(f'<{token}parameter name="',),
+        before_text=('" string="true">',),
+        before_json=('" string="false">',),
+        after_value=(f"</{token}parameter>\n",),
+        reading=reading,
+    )
+    marks = (
+        (f"<{token}{group}>", "\n"),
+        (f'<{token}invoke name="',),
+        ('">\n',),
+        (f"</{token}invoke>\n",),
+        (f"</{token}{group}>",),
+    )
+    return build_tagged(tags, marks, between_calls=(), ends_reasoning=True)
+
+
+def kimi(_source: str) -> CallNotation:
+    """Control tokens around `functions.NAME:NUMBER` and JSON: Kimi K2."""
+    begin, arguments, end = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+    opening, closing = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+    name = re.compile(r"\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*$")
+    return CallNotation(
+        open=(opening,),
+        before_name=(begin, "functions."),
+        before_arguments=(arguments,),
+        after_arguments=(end,),
+        close=(closing,),
+        between_calls=(),
+        ends_reasoning=True,
+        numbers_calls=True,
+        build_reader=lambda _tools: HeaderReader(begin, name, (end, opening, closing)),
+    )
+
+
+def granite(_source: str) -> CallNotation:
+    """`<|tool_call|>[{"name": ..., "arguments": ...}, ...]`: Granite 3."""
+    before_name, before_arguments, after_arguments = OBJECT_TEXTS
+    return CallNotation(
+        open=("<|tool_call|>", "["),
+        before_name=(before_name,),
+        before_arguments=(before_arguments,),
+        after_arguments=(after_arguments,),
+        close=("]",),
+        between_calls=(", ",),
+        build_reader=lambda _tools: ObjectReader("<|tool_call|>", ""),
     )
 
 
@@ -520,22 +584,36 @@ NotationBuilder = Callable[[str], CallNotation]
 CALL_FAMILIES: Mapping[str, NotationBuilder] = MappingProxyType(
     {
         "deepseek": deepseek,
+        "deepseek-markup": deepseek_markup,
+        "glm": glm,
+        "granite": granite,
         "harmony": harmony,
         "hermes": hermes,
+        "kimi": kimi,
         "llama": llama,
+        "minimax": minimax,
         "mistral": mistral,
         "mistral-headed": mistral_headed,
         "phi": phi,
+        "qwen-coder": qwen_coder,
+        "seed": seed,
     }
 )
 """The families by the name in a model's settings."""
 
 CALL_SIGNS: tuple[tuple[str, NotationBuilder], ...] = (
+    ("<seed:tool_call>", seed),
+    ("<minimax:tool_call>", minimax),
+    ("｜DSML｜", deepseek_markup),
+    ("<arg_key>", glm),
+    ("<function=", qwen_coder),
     ("<tool_call>", hermes),
+    ("<|tool_calls_section_begin|>", kimi),
     ("<｜tool▁calls▁begin｜>", deepseek),
     ("[ARGS]", mistral_headed),
     ("[TOOL_CALLS]", mistral),
     ("<|channel|>", harmony),
+    ("<|start_of_role|>", granite),
     ("<|tool_call|>", phi),
     ("<|tool|>", phi),
     ("<|python_tag|>", llama),

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 
 from antiphon.constraints import grammar_types as groups
-from antiphon.constraints.grammar_types import Prelude, TextFrame
+from antiphon.constraints.grammar_types import Marks, Prelude, TextFrame
 from antiphon.domain.context import Clock
 from antiphon.domain.events import (
     Event,
@@ -111,9 +111,20 @@ def constrain_answer(
         optional=begin is ReasoningPosition.BEFORE,
         budget=budget,
         forbidden_text=notation.close if notation.close in token_ids else "",
+        call_opening=_find_call_opening(constraint, model_info),
     )
     answer_constraint = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=budget_field)
     return replace(answer_constraint, prelude=prelude.dump())
+
+
+def _find_call_opening(constraint: Constraint | None, model_info: ModelInfo) -> Marks:
+    """Returns the marks with which calls can end the reasoning; empty if there can be no calls."""
+    if constraint is None or constraint.kind is not ConstraintKind.CALLS or model_info.template is None:
+        return ()
+    if groups.load_group(constraint.source).around is groups.TextAround.TEXT_ALONE:
+        return ()
+    opening = model_info.template.call_notation.find_early_opening(model_info.controls)
+    return to_marks(opening, model_info.controls)
 
 
 def _build_text_frame(
@@ -244,13 +255,18 @@ class OutputParser:
             begin,
             answer_reader,
             keeps_whitespace=self._request.output.constraint is not None,
+            call_opening="".join(template.call_notation.find_early_opening(self._model_info.controls))
+            if self._reads_calls
+            else "",
         )
 
     def _build_answer_reader(self, call_notation: CallNotation) -> OutputReader:
         """Makes the reader of the text after reasoning."""
         if self._reads_calls and self._is_calls_or_format and self._tools is not None:
             return call_notation.build_calls_or_text_reader(self._tools)
-        return call_notation.build_reader() if self._reads_calls or self._writes_channels else PlainReader()
+        if not (self._reads_calls or self._writes_channels):
+            return PlainReader()
+        return call_notation.build_reader(() if self._tools is None else self._tools.tools)
 
     @property
     def _writes_channels(self) -> bool:

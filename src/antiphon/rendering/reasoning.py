@@ -2,8 +2,8 @@
 from the answer.
 
 An effort that the model does not support is refused by name. Reasoning is only at the beginning, and ends at
-the first closing mark. Without a closing mark, all text is reasoning. Another reader reads the answer, so a
-call inside reasoning stays reasoning. The result does not depend on how the text is divided.
+the first closing mark, or in some families where a call begins. Otherwise a call inside reasoning stays
+reasoning. Another reader reads the answer. The result does not depend on how the text is divided.
 """
 
 from array import array
@@ -254,14 +254,17 @@ class ReasoningReader:
         begin: ReasoningPosition,
         answer_reader: OutputReader,
         keeps_whitespace: bool = False,
+        call_opening: str = "",
     ) -> None:
         """`answer_reader`: reads the text after the reasoning. `keeps_whitespace`: whether only the
         notation's gap is removed before the answer, because the answer has a constraint. Without a
-        constraint, all whitespace is removed."""
+        constraint, all whitespace is removed. `call_opening`: the text with which calls begin that end the
+        reasoning; empty if there are none."""
         self._notation = notation
         self._position = begin
         self._answer_reader = answer_reader
         self._keeps_whitespace = keeps_whitespace
+        self._ends = tuple(filter(None, (notation.close, call_opening)))
         self._gap = "".join(mark for mark in notation.gap if not mark.strip())
         self._buffer = ""
         self._consumed_length = 0
@@ -312,14 +315,18 @@ class ReasoningReader:
 
     def _read_reasoning(self) -> list[OutputPart]:
         """Returns the reasoning in the buffer, without the possible beginning of a closing mark. Switches to
-        the answer at the closing mark."""
-        close = self._notation.close
-        at = self._buffer.find(close)
-        if at < 0:
-            return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
+        the answer at the closing mark, and where calls begin."""
+        found = min(((at, end) for end in self._ends if (at := self._buffer.find(end)) >= 0), default=None)
+        if found is None:
+            held = min(find_partial_mark(self._buffer, end) for end in self._ends)
+            return self._trim_reasoning(self._take(held))
+        at, end = found
         parts = self._trim_reasoning(self._take(at))
-        self._take(len(close))
-        self._position, self._is_in_gap = ReasoningPosition.AFTER, True
+        self._position, self._is_in_gap = ReasoningPosition.AFTER, end == self._notation.close
+        if self._is_in_gap:
+            self._take(len(end))
+        else:
+            self.spans[-1] = (self.spans[-1][0], self._consumed_length)
         return parts
 
     def _read_answer(self) -> list[OutputPart]:

@@ -110,7 +110,23 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0.1
     tool_calls: Annotated[
-        Literal["auto", "deepseek", "harmony", "hermes", "llama", "mistral", "mistral-headed", "phi"],
+        Literal[
+            "auto",
+            "deepseek",
+            "deepseek-markup",
+            "glm",
+            "granite",
+            "harmony",
+            "hermes",
+            "kimi",
+            "llama",
+            "minimax",
+            "mistral",
+            "mistral-headed",
+            "phi",
+            "qwen-coder",
+            "seed",
+        ],
         Meta(description="How the model writes tool calls (tools.md). auto reads it from the chat template."),
     ] = "auto"
     reasoning: Annotated[

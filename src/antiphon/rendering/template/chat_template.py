@@ -44,13 +44,16 @@ from antiphon.rendering.template.support import (
     PROBE,
     PROBE_CALL,
     PROBE_CUT_CALL,
+    PROBE_KEY,
     PROBE_REASONING,
     PROBE_SYSTEM,
     PROBE_TEXT,
     PROBE_TOOLS,
+    PROBE_VALUE,
     RESULT,
     RoleSupport,
     TemplateSupport,
+    number_calls,
     probe_roles,
     write_out_tools,
 )
@@ -185,6 +188,8 @@ class ChatTemplate:
         loses_system = self._roles.drops_system(conversation.messages)
         conversation = replace(conversation, messages=self._roles.adapt(conversation.messages))
         conversation = write_out_tools(conversation, self._support, self.call_notation)
+        if self.call_notation.numbers_calls:
+            conversation = number_calls(conversation)
         texts, size = measure(conversation)
         cover = self._shield.cover(texts)
         variables = self._build_variables(conversation, cover, clock)
@@ -270,9 +275,10 @@ class ChatTemplate:
     def _probe_support(self) -> TemplateSupport:
         """Finds out which parts of tools the template shows, by rendering test conversations."""
         as_text = replace(FULL_SUPPORT, reads_objects=False)
-        calls = self._shows(PROBE_CALL, PROBE.arguments)
+        arguments = self.call_notation.spell_argument(PROBE_KEY, PROBE_VALUE)
+        calls = self._shows(PROBE_CALL, arguments)
         self._support = FULL_SUPPORT if calls else as_text
-        calls = calls or self._shows(PROBE_CALL, PROBE.arguments)
+        calls = calls or self._shows(PROBE_CALL, arguments)
         return TemplateSupport(
             shows_tools=self._shows(PROBE_TOOLS, PROBE.name),
             shows_calls=calls,

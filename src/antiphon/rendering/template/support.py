@@ -139,7 +139,9 @@ def _join_users(first: Message, second: Message) -> Message:
     return replace(first, text=f"{first.text}\n\n{second.text}", name=name, content=content)
 
 
-PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
+PROBE_KEY, PROBE_VALUE = "probe_key", "probe_value"
+
+PROBE = ToolCall("a0b1c2d3e", "probe_function", json.dumps({PROBE_KEY: PROBE_VALUE}))
 
 RESULT = "probe_result"
 
@@ -171,7 +173,7 @@ PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _USER))
 
 TOOLS_EXPLANATION = (
     "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
-    "To call one, answer with its name and its arguments as JSON, in this form:\n{call}\n"
+    "To call one, answer with its name and its arguments{form}, in this form:\n{call}\n"
     "The result then comes between <tool_response> and </tool_response>."
 )
 
@@ -209,6 +211,26 @@ def write_out_tools(
         messages=_insert_text(messages, _explain_tools(tools.shown, call_notation), support),
         tools=None,
     )
+
+
+def number_calls(conversation: Conversation) -> Conversation:
+    """Gives each call the id `functions.NAME:NUMBER`, in which the template reads the function's name."""
+    ids: dict[str, str] = {}
+    messages: list[Message] = []
+    for message in conversation.messages:
+        calls: list[ToolCall] = []
+        for call in message.tool_calls:
+            ids[call.id] = f"functions.{call.name}:{len(ids)}"
+            calls.append(replace(call, id=ids[call.id]))
+        result_id = message.tool_call_id
+        messages.append(
+            replace(
+                message,
+                tool_calls=tuple(calls),
+                tool_call_id=None if result_id is None else ids.get(result_id, result_id),
+            )
+        )
+    return replace(conversation, messages=tuple(messages))
 
 
 def _write_as_text(message: Message, support: TemplateSupport, call_notation: CallNotation) -> Message:
@@ -252,8 +274,11 @@ def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
 def _explain_tools(tools: tuple[Tool, ...], call_notation: CallNotation) -> str:
     """Returns the text that explains the tools and the notation of a call to the model."""
     lines = (json.dumps(_build_signature(tool), ensure_ascii=False) for tool in tools)
+    form, arguments = (
+        (" as JSON", '{"NAME": VALUE}') if call_notation.tags is None else ("", '{"NAME": "VALUE"}')
+    )
     return TOOLS_EXPLANATION.format(
-        tools="\n".join(lines), call=call_notation.write_call("FUNCTION", '{"NAME": VALUE}')
+        tools="\n".join(lines), form=form, call=call_notation.write_call("FUNCTION", arguments)
     )
 
 
