@@ -1,15 +1,11 @@
 """The Messages API over the wire: streams, errors in its form, silence, and what a vendor gets."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
-from antiphon.domain.request import Constraint
-from antiphon.domain.values import replace
-from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.errors import EngineBusy
-from antiphon.testing import Script, ScriptedAnswer, ScriptedTokenEngine, scripted_info
+from antiphon.testing import Script, ScriptedAnswer, scripted_info
+from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import request_bytes, serving, serving_tokens
 
 HELLO: dict[str, Any] = {"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
@@ -114,25 +110,6 @@ PLACEHOLDER = {
 }
 WRITE = {"name": "Write", "description": "Writes a file.", "input_schema": {"type": "object"}}
 FETCH_CALL = '<tool_call>\n{"name": "WebFetch", "arguments": {"url": "a"}}\n</tool_call>'
-
-
-class CallingEngine(ScriptedTokenEngine):
-    """One whose scripts keep every constraint. `constraints`: those of the requests."""
-
-    constraints: tuple[str, ...] = ()
-
-    async def check(self, constraint: Constraint) -> None:
-        self.constraints += (constraint.source,)
-
-    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        async with aclosing(super().generate(replace(request, constraint=None))) as events:
-            async for event in events:
-                yield event
-
-    def list_prompts(self) -> list[str]:
-        """The prompts as text, with the names of control tokens."""
-        prompts = [request.prompt.ids for request in self.requests]
-        return [b"".join(self.table.pieces[token] for token in prompt).decode() for prompt in prompts]
 
 
 async def test_a_found_tool_is_described_where_it_was_found_and_the_prompt_before_stays():
