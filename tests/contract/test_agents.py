@@ -168,6 +168,96 @@ def test_claude_code_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
         assert "x-anthropic-billing-header" not in json.dumps(first)
 
 
+CODEX_SETTINGS = """
+model = "local"
+model_provider = "antiphon"
+model_context_window = 32768
+model_catalog_json = "{catalog}"
+check_for_update_on_startup = false
+web_search = "disabled"
+
+[model_providers.antiphon]
+name = "Antiphon"
+base_url = "{url}/v1"
+env_key = "ANTIPHON_KEY"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+supports_websockets = false
+
+[analytics]
+enabled = false
+
+[history]
+persistence = "none"
+"""
+
+CODEX_MODEL = {
+    "slug": "local",
+    "display_name": "Local",
+    "supported_reasoning_levels": [{"effort": "low", "description": "low"}],
+    "default_reasoning_level": "low",
+    "shell_type": "unified_exec",
+    "visibility": "list",
+    "supported_in_api": True,
+    "priority": 1,
+    "base_instructions": "You are a coding agent.",
+    "support_verbosity": False,
+    "truncation_policy": {"mode": "tokens", "limit": 10000},
+    "supports_parallel_tool_calls": True,
+    "context_window": 32768,
+    "experimental_supported_tools": [],
+    "input_modalities": ["text"],
+    "apply_patch_tool_type": "freeform",
+}
+"""Codex's facts about the model, by which it gives it the custom tool apply_patch."""
+
+PATCH = """*** Begin Patch
+*** Update File: greeting.txt
+@@
+-Good morning, world
++Good evening, world
+*** End Patch
+"""
+
+
+def test_codex_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
+    program = find_program("@openai/codex-*/vendor/*/bin/codex")
+    steps = (
+        Step(reasoning="I read it first.", calls=[("exec_command", {"cmd": "cat greeting.txt"})]),
+        Step("I change it.", [("apply_patch", {"input": PATCH})]),
+        Step(
+            calls=[
+                ("exec_command", {"cmd": "tr a-z A-Z < greeting.txt > shouted.txt"}),
+                ("exec_command", {"cmd": "cat no-such-file"}),
+            ]
+        ),
+        Step("Done: it is evening."),
+    )
+    with serve_agent(tmp_path, steps) as place:
+        greeting, catalog = place.work / "greeting.txt", place.home / "catalog.json"
+        greeting.write_text("Good morning, world\n")
+        catalog.write_text(json.dumps({"models": [CODEX_MODEL]}))
+        (place.home / "config.toml").write_text(CODEX_SETTINGS.format(url=place.url, catalog=catalog))
+        # The commands are those of the steps, in a folder of this test, so Codex needs no sandbox of its own.
+        options = ("--skip-git-repo-check", "--ephemeral", "--dangerously-bypass-approvals-and-sandbox")
+        printed = place.run(
+            [program, "exec", *options, "--json", "Greet in the evening."],
+            CODEX_HOME=str(place.home),
+            ANTIPHON_KEY=place.secret,
+        )
+        events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        items = [event["item"] for event in events if event["type"] == "item.completed"]
+        assert [item["text"] for item in items if item["type"] == "agent_message"][-1] == steps[-1].text
+        assert greeting.read_text() == "Good evening, world\n"
+        assert (place.work / "shouted.txt").read_text() == "GOOD EVENING, WORLD\n"
+        results = place.vendor.list_results()
+        assert list(results) == [name_call(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1))]
+        assert "Good morning, world" in results[name_call(0, 0)]
+        assert "No such file" in results[name_call(2, 1)]
+        place.expect_rows("/v1/responses")
+
+
 def list_tools(body: Any) -> list[str]:
     return [tool["function"]["name"] for tool in body["tools"]]
 

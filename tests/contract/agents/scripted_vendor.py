@@ -32,10 +32,11 @@ class ScriptedVendor:
     bodies: list[Any] = field(default_factory=list)
 
     def answer(self, call: VendorCall) -> VendorReply:
-        """Answers with the step after those that the conversation has already."""
+        """Answers with the step after the last one whose calls have results."""
         body = json.loads(call.body)
         self.bodies.append(body)
-        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        turns = [int(call_id.split("_")[1]) for call_id in self.list_results()]
+        turn = max(turns) + 1 if turns else 0
         step = self.steps[turn]
         deltas: list[Any] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": piece} for piece in split(step.reasoning)]

@@ -98,7 +98,7 @@ REMEDIES = {
     "provider-key-refused": "Set a valid key at the place that the provider's `key` names.",
     "provider-model-missing": "Compare the name with the vendor's list. Some vendors do not list every "
     "model.",
-    "client-misconfigured": "Correct the agent's settings; docs/claude-code.md has those of Claude Code.",
+    "client-misconfigured": "Correct the agent's settings; docs/claude-code.md and docs/codex.md have them.",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
 """General remedies, by the finding's id."""
