@@ -8,6 +8,7 @@
     │   ├── UnknownParameter               400     unknown_parameter
     │   ├── UnsupportedParameter           400     unsupported_parameter
     │   ├── ContextLengthExceeded          400     context_length_exceeded
+    │   ├── PreviousResponseNotFound       400     previous_response_not_found
     │   ├── TemplateRefused                400     template_refused
     │   ├── LargerThanLimit                400     larger_than_limit
     │   ├── AuthenticationFailed           401     invalid_api_key
@@ -157,6 +158,12 @@ class ContextLengthExceeded(RequestError):
     ) -> None:
         text = message if OVERFLOW_WORDS in message else f"{message} {OVERFLOW_WORDS}."
         super().__init__(text, param=param, retry_after=retry_after, cause=cause)
+
+
+class PreviousResponseNotFound(RequestError):
+    """The response that the request continues does not exist, has expired, or belongs to another project."""
+
+    code = "previous_response_not_found"
 
 
 class TemplateRefused(RequestError):

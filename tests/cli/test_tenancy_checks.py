@@ -74,7 +74,7 @@ def test_after_it_all_is_well(place: Place) -> None:
     found = place.findings()
     assert {each.severity for each in found.values()} == {FindingSeverity.OK}
     assert set(found) == {"store", "pepper", "spool"}
-    assert "at revision 0007" in found["store"].message
+    assert "at revision 0008" in found["store"].message
     assert "may use 67" in found["spool"].message
 
 

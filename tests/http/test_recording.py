@@ -4,6 +4,8 @@ import jsonschema
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
+from antiphon.errors import NotFound
+from tests.support.kept_responses import make_actor, make_response
 from tests.support.keyed_server import OPERATOR, ROOT, keyed
 
 PATH = f"{ROOT}/projects/default/recording"
@@ -91,6 +93,9 @@ async def test_pages_and_their_removal(server):
 
 async def test_an_erasure_is_audited_and_covers_late_recordings(server):
     keep(server, kept(1))
+    began = int(server.edge.clock.wall())
+    response, actor = make_response("a", created=began), make_actor("default")
+    assert await server.edge.responses.save(response, actor)
     owner, viewer = [(await server.person(role))[1] for role in (ProjectRole.OWNER, ProjectRole.VIEWER)]
     everything = f"{ROOT}/requests?project=default"
     for token, status in ((owner, 200), (viewer, 403), (server.admin, 200)):
@@ -102,11 +107,14 @@ async def test_an_erasure_is_audited_and_covers_late_recordings(server):
     audit = (await server.asked(server.admin, f"{ROOT}/audit?target=default")).json()["data"]
     erased = [entry for entry in audit if entry["action"] == "project.erase_requests"]
     assert [(entry["actor"], entry["detail"]) for entry in erased] == [
-        (ids[1], {"removed": 0}),
-        (ids[0], {"removed": 1}),
+        (ids[1], {"removed": 0, "responses": 0}),
+        (ids[0], {"removed": 1, "responses": 1}),
     ]
     keep(server, kept(2))
     assert (await server.asked(server.admin, everything)).json()["data"] == []
+    with pytest.raises(NotFound):
+        await server.edge.responses.load("resp_a", actor)
+    assert not await server.edge.responses.save(make_response("late", created=began), actor)
 
 
 async def test_every_reading_is_audited_and_refusals_are_not(server):

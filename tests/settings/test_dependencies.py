@@ -44,6 +44,24 @@ CASES = [
         {"ANTIPHON_MEMORY_SUMMARIES": "5"},
     ),
     (
+        "responses.days",
+        {"ANTIPHON_RESPONSES_DAYS": "9", "ANTIPHON_RESPONSES_STORE": "false"},
+        "responses.store",
+        {"ANTIPHON_RESPONSES_STORE": "true"},
+    ),
+    (
+        "responses.max_bytes",
+        {"ANTIPHON_RESPONSES_MAX_BYTES": "4096", "ANTIPHON_RESPONSES_STORE": "false"},
+        "responses.store",
+        {"ANTIPHON_RESPONSES_STORE": "true"},
+    ),
+    (
+        "responses.project_bytes",
+        {"ANTIPHON_RESPONSES_PROJECT_BYTES": "4194304", "ANTIPHON_RESPONSES_STORE": "false"},
+        "responses.store",
+        {"ANTIPHON_RESPONSES_STORE": "true"},
+    ),
+    (
         "server.allowed_hosts",
         KEYS | {"ANTIPHON_ALLOWED_HOSTS": "box.lan"},
         "keys",

@@ -73,7 +73,7 @@ def test_an_erasure_is_in_the_audit(records, peopled):
     records.erase("one", 5_000, ChangeAuthor("ann", 9))
     (entry,) = peopled.load_audit_entries(1)
     assert (entry.actor, entry.at, entry.action, entry.target) == ("ann", 9, "project.erase_requests", "one")
-    assert entry.detail == '{"removed": 1}'
+    assert entry.detail == '{"removed": 1, "responses": 0}'
     assert peopled.load_revision() == before + 1
 
 

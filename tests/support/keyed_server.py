@@ -23,10 +23,12 @@ from antiphon.services.limits import LimitService
 from antiphon.services.policy import KeyRequest
 from antiphon.services.prices import PriceService
 from antiphon.services.request_log import RequestLog
+from antiphon.services.responses import ResponseKeeper, ResponseLimits
 from antiphon.services.tenancy import AccessTokens, TenancyService
 from antiphon.services.usage import UsageService
 from antiphon.store.ledger import SqlEntries, SqlUsage
 from antiphon.store.request_log import SqlRecords
+from antiphon.store.responses import SqlResponses
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import (
     KEY,
@@ -105,6 +107,7 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
             UsageService(changes, SqlUsage(database), plain.edge.clock),
         )
         recordings = RequestLog(changes, tenancy, SqlRecords(database))
+        responses = SqlResponses(database, 256 << 20)
         warnings = ModelWarnings(plain.edge.models, pricing)
         resources = (
             TenantResource(tenants),
@@ -119,6 +122,7 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
             in_flight=ongoing,
             verifiers=(SettingsKey(KEY, is_only_key=False), ring),
             keys_on=True,
+            responses=ResponseKeeper(responses, ResponseLimits(), plain.edge.clock),
             tokens=AccessTokens(tenants, changes, pepper),
             admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),
         )
@@ -132,4 +136,5 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
                 reading=reading,
             )
     reading.close()
+    responses.close()
     tenants.close()

@@ -136,6 +136,7 @@ def test_every_family_of_the_process_is_listed():
         metrics.LIMITS,
         metrics.STORE,
         metrics.STORE_FAILURES,
+        metrics.RESPONSES_REFUSED,
         metrics.LEDGER,
         metrics.ROUTE_UNAVAILABLE,
     }  # tests/http/test_metrics.py

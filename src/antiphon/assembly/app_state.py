@@ -1,6 +1,7 @@
 """Builds the application's state, and the registry of adapters."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from antiphon.assembly.dialects import create_dialects
 from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import SettingsKey
+from antiphon.auth.sealing import KEY_BYTES, Sealer, derive_key
 from antiphon.dialects.base import DialectOptions, Endpoint
 from antiphon.domain.context import Clock, Tracer
 from antiphon.domain.values import Struct, replace
@@ -35,14 +37,18 @@ from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.responses import SharedResponses
 from antiphon.rendering.renderer import AdapterRenderer, Renderer
 from antiphon.retrieval.base import KnowledgeIndex
 from antiphon.services.knowledge.tables import KnowledgeErasure
 from antiphon.services.knowledge.uploads import UPLOADS, UploadFolder
 from antiphon.services.limits import LimitService
+from antiphon.services.response_memory import ResponseMemory
+from antiphon.services.responses import ResponseKeeper, ResponseLimits
 from antiphon.settings.changes import ReloadReport
 from antiphon.settings.models import LoraSettings, list_host_names
 from antiphon.settings.schema import MemorySettings, Settings
+from antiphon.store.base import ResponseBackend
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapter_import import read_stored_adapter
 from antiphon.weights.adapter_store import AdapterStore, KeptNamesFile, compute_fingerprint
@@ -210,6 +216,8 @@ def build_app_state(
         prefixed_dialects=tuple(prefixed_dialects),
         settings=settings.server,
         verifiers=tuple(verifiers),
+        responses=build_response_keeper(settings, clock, coordinator, tenancy),
+        sealer=build_sealer(settings),
         tokens=None if tenancy is None else tenancy.tokens,
         keys_on=tenancy is not None,
         admin_endpoints=()
@@ -240,6 +248,27 @@ def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: Tenancy
 
     store = SqlSummaries(tenancy.database)
     return StoredSummaries(store, settings.summaries, settings.summary_days, clock)
+
+
+def build_response_keeper(
+    settings: Settings, clock: Clock, coordinator: CoordinatorClient | None, tenancy: TenancyParts | None
+) -> ResponseKeeper:
+    """Returns the keeper of responses. They are in the database if keys are on, and in the coordinator's
+    memory if not."""
+    kept = settings.responses
+    backend: ResponseBackend | None = None
+    if kept.store and tenancy is not None:
+        backend = tenancy.responses
+    elif kept.store:
+        backend = ResponseMemory() if coordinator is None else SharedResponses(coordinator)
+    limits = ResponseLimits(kept.days, kept.max_bytes, settings.server.max_body_bytes)
+    return ResponseKeeper(backend, limits, clock)
+
+
+def build_sealer(settings: Settings) -> Sealer:
+    """Returns the sealer of reasoning, with the installation's key."""
+    secret = settings.responses.seal_secret or settings.keys.pepper
+    return Sealer(os.urandom(KEY_BYTES) if secret is None else derive_key(bytes.fromhex(secret)))
 
 
 def _watch_keys(tenancy: TenancyParts) -> InFlightRegistry:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from antiphon.limits.redis import RedisLimiter
     from antiphon.store.database import Database
     from antiphon.store.directory import SqlFeed
+    from antiphon.store.responses import SqlResponses
 
 
 class TenancyParts(Struct, frozen=True):
@@ -58,12 +59,14 @@ class TenancyParts(Struct, frozen=True):
     usage: UsageService
     recorder: StoreRecorder
     recordings: RequestLog
+    responses: "SqlResponses"
     watchers: list[Callable[[], object]]
     """Functions that are called in a thread after each change of the keyring."""
 
     def close(self) -> None:
         """Closes the services and the database. Call it after all requests have ended."""
         self.usage.close()
+        self.responses.close()
         self.tenants.close()
 
 
@@ -74,6 +77,7 @@ def build_tenancy(
     from antiphon.store.directory import SqlFeed
     from antiphon.store.ledger import SqlUsage
     from antiphon.store.request_log import SqlRecords
+    from antiphon.store.responses import SqlResponses
     from antiphon.store.tenancy import SqlRules, SqlTenancy
 
     tenancy_store = SqlTenancy(database)
@@ -104,7 +108,8 @@ def build_tenancy(
         PriceService(changes, SqlRules(database)),
         UsageService(changes, SqlUsage(database), clock),
     )
-    recording_parts = (recorder, recordings, watchers)
+    responses = SqlResponses(database, settings.responses.project_bytes)
+    recording_parts = (recorder, recordings, responses, watchers)
     directory_parts = (changes, keyring, limit_index, tenants, tokens)
     return TenancyParts(database, feed, *directory_parts, pricing, usage, *recording_parts)
 

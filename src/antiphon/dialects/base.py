@@ -32,6 +32,7 @@ from antiphon.domain.request import (
     Ranking,
     RerankRequest,
 )
+from antiphon.domain.stored_responses import SealedReasoning, StoredResponse
 from antiphon.domain.tenancy import Key, Project
 from antiphon.domain.values import Struct, field
 from antiphon.errors import AntiphonError
@@ -359,6 +360,36 @@ class TokenService(Protocol):
         """Revokes a token. `token`: its id or its secret. Raises NotFound."""
 
 
+class ResponseStore(Protocol):
+    """The responses that the server keeps for the project of an actor. For an actor, the responses of other
+    projects do not exist. Each method can raise StoreUnavailable, except `save`."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether responses are kept. If not, nothing is found."""
+
+    async def save(self, response: StoredResponse, actor: Actor) -> bool:
+        """Keeps a response. Call it after the usage and before the end of the answer. Returns False if the
+        response is not kept, for any reason: the answer then says `store: false`. Raises nothing."""
+
+    async def load(self, id_: str, actor: Actor) -> StoredResponse:
+        """Returns one response. Raises NotFound."""
+
+    async def load_chain(self, id_: str, actor: Actor) -> tuple[bytes, ...]:
+        """Returns the items of a response and of all its predecessors, as JSON arrays, the oldest first:
+        `input`, `output`, `input`, `output`. Raises PreviousResponseNotFound if a response of the chain is
+        missing, InvalidValue if the chain is too long, and UnsupportedParameter if responses are not kept.
+        The errors name `previous_response_id`."""
+
+    async def load_items(self, ids: Sequence[str], actor: Actor) -> Mapping[str, bytes]:
+        """Returns items of kept responses as JSON, by id. Raises NotFound, which names `input`, if an item is
+        missing, and UnsupportedParameter if responses are not kept."""
+
+    async def delete(self, id_: str, actor: Actor) -> None:
+        """Removes one response. Later responses of its chain stay, and cannot be continued. Raises
+        NotFound."""
+
+
 class Services(Protocol):
     """The parts of the server that a handler can use."""
 
@@ -377,6 +408,18 @@ class Services(Protocol):
     @property
     def knowledge(self) -> KnowledgeTables:
         """The knowledge tables. Raises FeatureNotServed if the server has none."""
+
+    @property
+    def responses(self) -> ResponseStore:
+        """The responses that the server keeps."""
+
+    def seal(self, reasoning: SealedReasoning, actor: Actor) -> str:
+        """Encrypts reasoning for a client that carries it to its next request. Only this installation can
+        read it, and only for the actor's project."""
+
+    def unseal(self, text: str, actor: Actor) -> SealedReasoning | None:
+        """Returns the reasoning that `seal` encrypted for the actor's project. Returns None for any other
+        text."""
 
     def create_meta(self, model: str) -> "ResponseMeta":
         """Returns a new id, the time and the model, for all parts of an answer."""

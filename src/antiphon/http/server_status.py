@@ -40,6 +40,7 @@ from antiphon.telemetry.metrics import (
     LEDGER,
     LIMITS,
     PROCESSES,
+    RESPONSES_REFUSED,
     ROUTE_UNAVAILABLE,
     RUNNING,
     START,
@@ -194,6 +195,9 @@ def list_own_series(app_state: AppState) -> Iterator[Series]:
         yield STORE, {("followed",): int(not lost), ("lost",): int(lost)}
     if app_state.database is not None:
         yield STORE_FAILURES, {(): app_state.database.failure_count}
+    if app_state.responses is not None:
+        refusals = app_state.responses.refusals
+        yield RESPONSES_REFUSED, {(reason,): count for reason, count in refusals.items()}
     unavailable: dict[tuple[str, ...], int] = {}
     for labels, is_route_unavailable in list_routes(app_state):
         unavailable[labels] = max(unavailable.get(labels, 0), int(is_route_unavailable))

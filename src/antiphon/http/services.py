@@ -15,6 +15,7 @@ from antiphon.dialects.base import (
     PromptTokens,
     Request,
     ResponseMeta,
+    ResponseStore,
     TokenizeCall,
 )
 from antiphon.domain.context import Context, Origin
@@ -22,6 +23,7 @@ from antiphon.domain.events import EventGroup
 from antiphon.domain.identity import Actor
 from antiphon.domain.models import Profile, TokenizerInfo
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.values import replace
 from antiphon.engines.base import TokenizerEngine
 from antiphon.engines.registry import Model
@@ -38,6 +40,8 @@ from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.deployments import HUB_ONLY, Deployments, unload_adapter
 from antiphon.pipeline.routing import authorize_name, resolve
 from antiphon.retrieval.knowledge import KnowledgeTables
+from antiphon.services.response_memory import ResponseMemory
+from antiphon.services.responses import ResponseKeeper, ResponseLimits
 from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
@@ -63,6 +67,9 @@ class ServerServices:
         self._timeout = app_state.settings.request_timeout
         self.keeps_records = app_state.pipeline.keeps_records
         self.tokens = app_state.tokens
+        self.responses: ResponseStore = app_state.responses or ResponseKeeper(
+            ResponseMemory(), ResponseLimits(), app_state.clock
+        )
         self.deployments: DeploymentService = app_state.deployments or Deployments(app_state.models)
 
     @property
@@ -70,6 +77,12 @@ class ServerServices:
         if self._app_state.knowledge is None:
             raise FeatureNotServed("knowledge tables: this server keeps none")
         return self._app_state.knowledge
+
+    def seal(self, reasoning: SealedReasoning, actor: Actor) -> str:
+        return self._app_state.sealer.seal(reasoning, actor.project)
+
+    def unseal(self, text: str, actor: Actor) -> SealedReasoning | None:
+        return self._app_state.sealer.unseal(text, actor.project)
 
     # --- generation ---
 

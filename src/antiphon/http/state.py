@@ -1,11 +1,13 @@
 """The objects that the HTTP layer uses. Assembly passes them in."""
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
 from antiphon.auth.base import TokenVerifier
+from antiphon.auth.sealing import KEY_BYTES, Sealer
 from antiphon.dialects.base import Dialect, Endpoint, TokenService
 from antiphon.domain.context import Clock, Context, SystemClock, Tracer
 from antiphon.domain.events import EventGroup
@@ -19,6 +21,7 @@ from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
 from antiphon.retrieval.knowledge import KnowledgeTables
+from antiphon.services.responses import ResponseKeeper
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
@@ -116,6 +119,10 @@ class AppState(Struct, frozen=True):
     """The registry that loads and unloads adapters; None if callers cannot do so."""
     deployments: Deployments | None = None
     """Deploys adapters from repositories; None if callers cannot deploy adapters."""
+    responses: ResponseKeeper | None = None
+    """The kept responses. None keeps them in the memory of this process."""
+    sealer: Sealer = field(default_factory=lambda: Sealer(os.urandom(KEY_BYTES)))
+    """Seals reasoning that clients carry."""
     tokens: TokenService | None = None
     """The access tokens of users; None if keys are off."""
     knowledge: KnowledgeTables | None = None

@@ -91,6 +91,12 @@ DEPENDENCIES = (
         "no summary is stored; raise memory.summaries (ANTIPHON_MEMORY_SUMMARIES), which is 0",
     ),
     Dependency(
+        "responses",
+        ("days", "max_bytes", "project_bytes"),
+        lambda settings: settings.responses.store,
+        "no response is kept; set responses.store (ANTIPHON_RESPONSES_STORE), which is false",
+    ),
+    Dependency(
         "engine",
         ("memory_budget",),
         lambda settings: any(model.load == "request" for model in settings.models),

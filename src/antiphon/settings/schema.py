@@ -20,6 +20,8 @@ from antiphon.settings.models import (
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
 from antiphon.settings.server import (
     AT_LEAST_ZERO,
+    KIB,
+    MIB,
     KnowledgeSettings,
     LogSettings,
     ServerSettings,
@@ -99,6 +101,58 @@ class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 30
 
 
+LARGEST_RESPONSE = 12 * MIB
+"""The most bytes of one response. Without keys, it is one message between two processes."""
+
+
+class ResponsesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Responses that are kept for later requests, and sealed reasoning (state.md)."""
+
+    store: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_RESPONSES_STORE",
+            "Whether responses are kept, unless a request says `store: false`. Without it, requests with "
+            "`previous_response_id` or an `item_reference` are refused.",
+        ),
+    ] = True
+    days: Annotated[
+        int,
+        describe("ANTIPHON_RESPONSES_DAYS", "Days for which a response is kept."),
+        Meta(ge=1, le=3_650),
+    ] = 30
+    max_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_RESPONSES_MAX_BYTES",
+            "Largest response with its input in bytes. A larger one is not kept.",
+        ),
+        Meta(ge=KIB, le=LARGEST_RESPONSE),
+    ] = 8 * MIB
+    project_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_RESPONSES_PROJECT_BYTES",
+            "Most bytes of all responses of one project. The oldest ones are removed first. Without keys, "
+            "they are in memory, at most 64 MiB.",
+        ),
+        Meta(ge=MIB),
+    ] = 256 * MIB
+    seal_secret: Annotated[
+        Annotated[str, Meta(pattern=r"^([0-9A-Fa-f]{2}){32,}$")] | None,
+        describe(
+            "ANTIPHON_RESPONSES_SEAL_SECRET",
+            "The secret of sealed reasoning: at least 64 hexadecimal digits, the same on every server. None "
+            "derives it from `keys.pepper`, or, without keys, makes a new one at each start.",
+        ),
+    ] = None
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """Returns the settings without the secret. `repr` and logs show this form."""
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "seal_secret" and value else value) for name, value in values.items()]
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a server."""
 
@@ -112,6 +166,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: LedgerSettings = LedgerSettings()
     oidc: OidcSettings = OidcSettings()
     memory: MemorySettings = MemorySettings()
+    responses: ResponsesSettings = ResponsesSettings()
     knowledge: KnowledgeSettings = KnowledgeSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()
@@ -134,6 +189,7 @@ SECTIONS: tuple[str, ...] = (
     "ledger",
     "oidc",
     "memory",
+    "responses",
     "knowledge",
     "log",
     "tracing",
@@ -185,6 +241,12 @@ def replace_keys(settings: Settings, store: str, pepper: str, spool: str) -> Set
     keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
     ledger = msgspec.structs.replace(settings.ledger, spool=spool)
     return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
+
+
+def replace_seal_secret(settings: Settings, secret: str) -> Settings:
+    """Returns the settings with another secret of sealed reasoning."""
+    responses = msgspec.structs.replace(settings.responses, seal_secret=secret)
+    return msgspec.structs.replace(settings, responses=responses)
 
 
 def replace_group_rules(settings: Settings, rules: Iterable[str]) -> Settings:

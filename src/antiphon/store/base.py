@@ -7,6 +7,7 @@ from antiphon.domain.ledger import Dimension, Entry, EntryPosition, EntrySelecti
 from antiphon.domain.limits import BudgetWarning, Limit, Subject
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.prices import Price
+from antiphon.domain.stored_responses import KeptResponse, StoredChain, StoredResponse
 from antiphon.domain.tenancy import (
     ALL_CHANGES,
     AuditEntry,
@@ -208,17 +209,17 @@ class RecordStore(Protocol):
     def find_record(self, id_: str) -> RecordedRequest | None: ...
 
     def expire(self, now: int) -> int:
-        """Removes the records and summaries that expire at or before `now` (Unix seconds). Returns the number
-        of removed records."""
+        """Removes the records, summaries and kept responses that expire at or before `now` (Unix seconds).
+        Returns the number of removed records."""
 
     def note_reading(self, project: str, detail: Mapping[str, object], author: ChangeAuthor) -> None:
         """Writes an audit entry about records that were read; `detail` identifies them. Raises
         StoreUnavailable."""
 
     def erase(self, project: str, until: int, author: ChangeAuthor) -> tuple[int, int]:
-        """Removes all records and summaries of a project. Records that started before `until` (Unix
-        milliseconds) can no longer be added. It is a change as in `TenancyStore`. Returns the number of
-        removed records and the directory's revision. Raises NotFound."""
+        """Removes all records, summaries and kept responses of a project. Those of requests that started
+        before `until` (Unix milliseconds) can no longer be added. It is a change as in `TenancyStore`.
+        Returns the number of removed records and the directory's revision. Raises NotFound."""
 
 
 class SummaryStore(Protocol):
@@ -262,3 +263,30 @@ class UsageStore(Protocol):
     ) -> Sequence[Entry]:
         """Returns at most `max_entries` entries, ordered by start and id. To read the next page, pass the
         position of the last entry as `after`."""
+
+
+class ResponseBackend(Protocol):
+    """Keeps responses. `now`: Unix seconds; an expired response is not found. Each method can raise
+    StoreUnavailable."""
+
+    async def add(self, kept: KeptResponse, now: int) -> bool:
+        """Keeps a response, and removes the oldest ones of the project if they need too much room. Returns
+        False if it is not kept: it is too large, or the project's responses were erased since the request
+        began."""
+
+    async def find(self, project: str, id_: str, now: int) -> StoredResponse | None:
+        """Returns one response."""
+
+    async def find_chain(self, project: str, id_: str, now: int, max_bytes: int) -> StoredChain:
+        """Returns the items of a response and of its predecessors. `max_bytes`: the most bytes of the
+        items."""
+
+    async def find_items(
+        self, project: str, ids: Sequence[str], now: int, max_bytes: int
+    ) -> Mapping[str, bytes]:
+        """Returns the items that exist, by id. Several responses can have an item with the same id: the
+        latest one counts. Ends with an empty text in the place of an item with which they have more than
+        `max_bytes`."""
+
+    async def remove(self, project: str, id_: str) -> bool:
+        """Removes a response. Returns False if there is none."""

@@ -123,6 +123,9 @@ class Database:
         """Calls that failed because the database did not answer or its file was gone."""
         self._is_missing = False
         """Whether the log already reports that the file is missing."""
+        self.has_removed_texts = True
+        """Whether SQLite's write-ahead log can have texts that were removed. At the start an earlier process
+        can have left some."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
         # All reads of a transaction see the same state; with SQLite they always do.

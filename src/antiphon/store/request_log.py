@@ -1,4 +1,5 @@
-"""Recorded requests with their answers, and summaries of conversations, in a database."""
+"""Recorded requests with their answers, and summaries of conversations, in a database. What removes them also
+removes kept responses, which `store.responses` adds."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ RECORDS = schema.requests_logged
 
 SUMMARIES = schema.summaries
 
+RESPONSES, TOTALS = schema.responses, schema.response_totals
+
 ERASURE_MARK = "erased "
 """The prefix of the name of a mark, before the project's id. The value of the mark is the time of the last
 erasure in Unix milliseconds. Records that started before this time are not added, even if a process still has
@@ -33,9 +36,6 @@ class SqlRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._is_log_truncated = False
-        """Whether the database's log has no removed text. At the start an earlier process can have left
-        some."""
 
     def add(self, records: Sequence[RecordedRequest]) -> None:
         if not records:
@@ -70,8 +70,15 @@ class SqlRecords:
         with self._database.writing() as connection:
             summaries = connection.execute(SUMMARIES.delete().where(SUMMARIES.c.expires <= now)).rowcount
             removed = connection.execute(RECORDS.delete().where(RECORDS.c.expires <= now)).rowcount
-        if summaries or removed or not self._is_log_truncated:
-            self._is_log_truncated = self._database.truncate_log()
+            # Whoever changes responses locks the totals first, so that nobody waits in a circle.
+            connection.execute(sa.select(TOTALS.c.project).order_by(TOTALS.c.project).with_for_update())
+            responses = connection.execute(RESPONSES.delete().where(RESPONSES.c.expires <= now)).rowcount
+            if responses:
+                size = sa.select(sa.func.coalesce(sa.func.sum(RESPONSES.c.size), 0))
+                size = size.where(RESPONSES.c.project == TOTALS.c.project)
+                connection.execute(TOTALS.update().values(bytes=size.scalar_subquery()))
+        if summaries or removed or responses or self._database.has_removed_texts:
+            self._database.has_removed_texts = not self._database.truncate_log()
         return removed
 
     def note_reading(self, project: str, detail: Mapping[str, object], author: ChangeAuthor) -> None:
@@ -88,12 +95,18 @@ class SqlRecords:
             change.get_row(schema.projects, project, "project")
             removed = change.connection.execute(RECORDS.delete().where(RECORDS.c.project == project)).rowcount
             change.connection.execute(SUMMARIES.delete().where(SUMMARIES.c.project == project))
+            change.connection.execute(
+                sa.select(TOTALS.c.bytes).where(TOTALS.c.project == project).with_for_update()
+            )
+            responses = change.connection.execute(RESPONSES.delete().where(RESPONSES.c.project == project))
+            change.connection.execute(TOTALS.delete().where(TOTALS.c.project == project))
             last_erasure = read_erasures(change.connection, {project}).get(project, until)
             _set_mark(change.connection, ERASURE_MARK + project, str(max(until, last_erasure)))
-            change.write_audit_entry("project.erase_requests", project, {"removed": removed})
-        self._is_log_truncated = False  # if this fails, the next `expire` tries again
+            detail = {"removed": removed, "responses": responses.rowcount}
+            change.write_audit_entry("project.erase_requests", project, detail)
+        self._database.has_removed_texts = True  # if this fails, the next `expire` tries again
         with suppress(StoreUnavailable):  # the requests are removed
-            self._is_log_truncated = self._database.truncate_log()
+            self._database.has_removed_texts = not self._database.truncate_log()
         return removed, change.revision
 
 

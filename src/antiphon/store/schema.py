@@ -14,6 +14,8 @@ from sqlalchemy import (
     Text,
 )
 
+from antiphon.domain.stored_responses import LONGEST_ID
+
 NAMES = {
     "ix": "ix_%(column_0_N_label)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -221,3 +223,41 @@ summaries = Table(
     Index(None, "expires"),
 )
 """Summaries of the older turns of conversations. `at` is in milliseconds, `expires` in seconds."""
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("project", ID, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("previous", ID),
+    Column("size", BigInteger, nullable=False),
+    Column("input", LargeBinary, nullable=False),
+    Column("output", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "project", "created", "id"),
+    Index(None, "expires"),
+)
+"""Kept responses. `input` and `output` are JSON arrays of items. `body` is the response without its
+output."""
+
+response_items = Table(
+    "response_items",
+    metadata,
+    Column("project", ID, primary_key=True),
+    Column("item", String(LONGEST_ID), primary_key=True),
+    Column("response", ID, ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, nullable=False),
+    Index(None, "response"),
+)
+"""Where an item is, by its id: the position among the items of `input` and then of `output`."""
+
+response_totals = Table(
+    "response_totals",
+    metadata,
+    Column("project", ID, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+)
+"""The sum of `size` of each project's responses. Whoever changes responses of a project first locks its
+row."""

@@ -178,6 +178,12 @@ STORE = Family(
     " `lost`.",
     ("state",),
 )
+RESPONSES_REFUSED = Family(
+    "antiphon_responses_not_stored_total",
+    MetricKind.COUNTER,
+    "Responses that were not stored: the write `failed`, or they were `too_large`.",
+    ("reason",),
+)
 STORE_FAILURES = Family(
     "antiphon_store_failures_total",
     MetricKind.COUNTER,
@@ -255,6 +261,7 @@ FAMILIES = (
     LIMITS,
     STORE,
     STORE_FAILURES,
+    RESPONSES_REFUSED,
     LEDGER,
 )
 """The metrics of HTTP processes, in the order of the page."""

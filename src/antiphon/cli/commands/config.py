@@ -18,7 +18,7 @@ from antiphon.settings.models import ModelSettings
 from antiphon.settings.providers import is_routed
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
-SECRET_SETTINGS = frozenset({"api_key", "pepper", "token", "url", "webhook", "webhook_secret"})
+SECRET_SETTINGS = frozenset({"api_key", "pepper", "seal_secret", "token", "url", "webhook", "webhook_secret"})
 MASK = "***"
 
 Source = tuple[SourceKind, str]

@@ -7,6 +7,7 @@ every error that it can find without starting a process, each in one line.
 import json
 import logging
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import antiphon
 from antiphon.assembly.vendors import require_providers
+from antiphon.auth.sealing import KEY_BYTES
 from antiphon.cli.admin_client import find_operator_file
 from antiphon.cli.local_servers import publish_state
 from antiphon.cli.model_files import (
@@ -43,6 +45,7 @@ from antiphon.settings.schema import (
     replace_knowledge,
     replace_models,
     replace_reloaded,
+    replace_seal_secret,
 )
 from antiphon.settings.server import MIB
 from antiphon.telemetry.logs import announce, configure, record
@@ -280,7 +283,11 @@ class SettingsSource:
         prepared = store_adapters(replace_models(settings, models))
         require_loadable(prepared)
         prepared = resolve_knowledge_directory(prepared)
-        return prepare_keys(prepared) if settings.keys.enabled else prepared
+        if settings.keys.enabled:
+            return prepare_keys(prepared)
+        # All HTTP processes get this one secret. Without keys, nothing is kept beyond the server's end.
+        secret = prepared.responses.seal_secret or secrets.token_hex(KEY_BYTES)
+        return replace_seal_secret(prepared, secret)
 
     def offers_demo(self, settings: Settings) -> bool:
         """Whether cantor is served only because smollm2 was not fetched, and pip could fetch it."""

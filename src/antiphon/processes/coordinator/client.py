@@ -21,8 +21,10 @@ from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
     Announce,
     AskTotals,
+    ChainReply,
     CompletedReply,
     DirectoryChanged,
+    ItemsReply,
     KnownRevision,
     LimitsReply,
     Names,
@@ -32,6 +34,7 @@ from antiphon.processes.coordinator.frames import (
     Refused,
     Reply,
     Report,
+    ResponseReply,
     ToCoordinator,
     Topic,
     ToProcess,
@@ -367,7 +370,15 @@ class CoordinatorClient:
                 self._update_names(message)
             case DirectoryChanged():
                 self._has_new_revision.set()
-            case LimitsReply(call) | Refused(call) | TotalsReply(call) | CompletedReply(call):
+            case (
+                LimitsReply(call)
+                | Refused(call)
+                | TotalsReply(call)
+                | CompletedReply(call)
+                | ResponseReply(call)
+                | ChainReply(call)
+                | ItemsReply(call)
+            ):
                 self._is_silent = False
                 if (reply_future := self._calls.get(call)) is not None and not reply_future.done():
                     reply_future.set_result(message)

@@ -28,6 +28,7 @@ from antiphon.processes.coordinator.frames import (
 )
 from antiphon.processes.coordinator.session import ProcessSession
 from antiphon.processes.ipc import Channel, FrameReader, bind_private, from_line, remove_socket
+from antiphon.services.response_memory import MEMORY_BYTES, ResponseMemory
 from antiphon.settings.schema import Settings
 from antiphon.store.base import EntryStore, TenancyStore
 from antiphon.task_group import task_group
@@ -73,6 +74,8 @@ class Coordinator:
         at a clean stop."""
         self.kept_names: KeptNamesFile | None = None
         """The file of adapter names for the next start; None stores none."""
+        self.responses: ResponseMemory | None = None
+        """The kept responses; None if they are in the database, or not kept."""
         self.tasks = tasks
         self.started_ms = started_ms
         self.drain = drain
@@ -325,6 +328,8 @@ async def open_coordinator(
             coordinator.ended_totals = budget_totals
             lora = settings.lora
             coordinator.kept_names = KeptNamesFile(Path(lora.registry or ""), lora.keep_names)
+            if database is None and settings.responses.store:
+                coordinator.responses = ResponseMemory(min(settings.responses.project_bytes, MEMORY_BYTES))
             if snapshot_file is not None:
                 snapshot = pop_snapshot(snapshot_file, limiter.now())
                 if snapshot is not None:

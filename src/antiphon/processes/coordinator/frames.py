@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.domain.stored_responses import KeptResponse, StoredChain, StoredResponse
 from antiphon.errors import (
     ErrorReport,
 )
@@ -125,6 +126,52 @@ class ReleasePlace(Frame, tag=13):
     claim: str
 
 
+class KeepResponse(Frame, tag=14):
+    """Keeps a response in the coordinator's memory. Answered by CompletedReply, whose `is_done` is False if
+    the response is not kept."""
+
+    call: int
+    kept: KeptResponse
+    now: int
+
+
+class FindResponse(Frame, tag=15):
+    """Asks for one response. Answered by ResponseReply."""
+
+    call: int
+    project: str
+    id: str
+    now: int
+
+
+class FindChain(Frame, tag=16):
+    """Asks for the items of a chain of responses. Answered by ChainReply."""
+
+    call: int
+    project: str
+    id: str
+    now: int
+    max_bytes: int
+
+
+class FindItems(Frame, tag=17):
+    """Asks for items by id. Answered by ItemsReply."""
+
+    call: int
+    project: str
+    ids: tuple[str, ...]
+    now: int
+    max_bytes: int
+
+
+class RemoveResponse(Frame, tag=18):
+    """Removes a response. Answered by CompletedReply, whose `is_done` is False if there is none."""
+
+    call: int
+    project: str
+    id: str
+
+
 class Welcome(Frame, tag=1):
     """The answer to Hello."""
 
@@ -159,7 +206,8 @@ class TotalsReply(Frame, tag=4):
 
 
 class CompletedReply(Frame, tag=5):
-    """A request without a result is done. `is_done` is False if another process published names first."""
+    """A request without a result is done. `is_done` is False if it changed nothing, for example because
+    another process published names first."""
 
     call: int
     is_done: bool = True
@@ -176,11 +224,34 @@ class DirectoryChanged(Frame, tag=7):
     """The directory has a new revision. Answered by KnownRevision."""
 
 
-Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping
+class ResponseReply(Frame, tag=8):
+    """A kept response; None if there is none."""
+
+    call: int
+    response: StoredResponse | None
+
+
+class ChainReply(Frame, tag=9):
+    """The items of a chain."""
+
+    call: int
+    chain: StoredChain
+
+
+class ItemsReply(Frame, tag=10):
+    """The items that exist, by id."""
+
+    call: int
+    items: dict[str, bytes]
+
+
+ResponseQuestion = KeepResponse | FindResponse | FindChain | FindItems | RemoveResponse
+
+Question = Reserve | Extend | AskLimits | AskTotals | Publish | Announce | Ping | ResponseQuestion
 
 ToCoordinator = Hello | Question | Settle | ReleasePlace | Restore | Ended | Report | KnownRevision
 
-Reply = LimitsReply | Refused | TotalsReply | CompletedReply
+Reply = LimitsReply | Refused | TotalsReply | CompletedReply | ResponseReply | ChainReply | ItemsReply
 
 ToProcess = Hello | Welcome | Reply | Names | DirectoryChanged
 

@@ -22,18 +22,27 @@ from antiphon.processes.coordinator.frames import (
     Announce,
     AskLimits,
     AskTotals,
+    ChainReply,
     CompletedReply,
     Ended,
     Extend,
+    FindChain,
+    FindItems,
+    FindResponse,
+    ItemsReply,
+    KeepResponse,
     KnownRevision,
     LimitsReply,
     Ping,
     Publish,
     Refused,
     ReleasePlace,
+    RemoveResponse,
     Reply,
     Report,
     Reserve,
+    ResponseQuestion,
+    ResponseReply,
     Restore,
     Settle,
     ToCoordinator,
@@ -41,6 +50,7 @@ from antiphon.processes.coordinator.frames import (
     TotalsReply,
 )
 from antiphon.processes.ipc import Frame, FrameError, Hello
+from antiphon.services.response_memory import ResponseMemory
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
 
@@ -52,6 +62,13 @@ from antiphon.telemetry.logs import record
 
 MAX_UNSENT = 16 * 1024 * 1024
 """The most bytes that wait for an HTTP process to read. A process with more is stuck."""
+
+ROOM_FOR_CHAIN = 1024 * 1024
+"""The most unsent bytes before a reply with kept responses. Such a reply has up to 12 MiB, so a process that
+asks for several at once gets one after another."""
+
+ROOM_PAUSE_S = 0.005
+"""Seconds between two looks at the unsent bytes."""
 
 RESTORE_PAUSE_S = 0.2
 """Seconds between attempts to read the ledger while claims are repeated."""
@@ -77,6 +94,7 @@ class Owner(Protocol):
     started_ms: int
     unclaimed: set[str]
     has_snapshot: bool
+    responses: ResponseMemory | None
 
     @property
     def counts_limits(self) -> bool: ...
@@ -132,7 +150,9 @@ class ProcessSession:
             case _:
                 self._receive_other(message)
 
-    def _receive_other(self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce) -> None:
+    def _receive_other(
+        self, message: KnownRevision | Report | AskTotals | Ping | Publish | Announce | ResponseQuestion
+    ) -> None:
         """Handles a message that is not about limits."""
         match message:
             case KnownRevision(topic, revision):
@@ -146,6 +166,26 @@ class ProcessSession:
                 self._owner.tasks.create_task(self._answer_ping(call))
             case Publish() | Announce():
                 self._owner.tasks.create_task(self._inform_processes(message))
+            case _:
+                self._owner.tasks.create_task(self._answer_about_responses(message))
+
+    async def _answer_about_responses(self, question: ResponseQuestion) -> None:
+        """Answers a question about kept responses when the process has read most of the earlier replies. If
+        responses are not kept here, none is found."""
+        while self.link.unsent > ROOM_FOR_CHAIN and not self.is_over:  # noqa: ASYNC110 - a link has no event
+            await asyncio.sleep(ROOM_PAUSE_S)
+        memory = self._owner.responses or ResponseMemory(0)
+        match question:
+            case KeepResponse(call, kept, now):
+                self._reply(CompletedReply(call, await memory.add(kept, now)))
+            case RemoveResponse(call, project, id_):
+                self._reply(CompletedReply(call, await memory.remove(project, id_)))
+            case FindResponse(call, project, id_, now):
+                self._reply(ResponseReply(call, await memory.find(project, id_, now)))
+            case FindChain(call, project, id_, now, max_bytes):
+                self._reply(ChainReply(call, await memory.find_chain(project, id_, now, max_bytes)))
+            case FindItems(call, project, ids, now, max_bytes):
+                self._reply(ItemsReply(call, dict(await memory.find_items(project, ids, now, max_bytes))))
 
     async def _answer_ping(self, call: int) -> None:
         """Replies whether limits can be read. Then reads again what could not be read, for the next ping: a
