@@ -92,6 +92,26 @@ def test_two_turns_with_a_tool(client: openai.OpenAI) -> None:
     assert second.output_text
 
 
+def test_a_stored_response(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "cantor", "temperature": 0, "max_output_tokens": 20}
+    first = client.responses.create(input="My name is Ada.", **asked)
+    second = client.responses.create(input="Who are you?", previous_response_id=first.id, **asked)
+    turn: Any = [{"role": "user", "content": "My name is Ada."}, *map(dump, first.output)]
+    whole = client.responses.create(input=[*turn, {"role": "user", "content": "Who are you?"}], **asked)
+    assert first.usage and second.usage and whole.usage
+    assert second.usage.input_tokens == whole.usage.input_tokens > first.usage.input_tokens
+    assert second.output_text == whole.output_text
+    assert client.responses.retrieve(second.id).output_text == second.output_text
+    (item,) = client.responses.input_items.list(second.id)
+    assert dump(item)["content"][0]["text"] == "Who are you?"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError) as missing:
+        client.responses.create(input="Hi", previous_response_id=second.id, **asked)
+    assert missing.value.code == "previous_response_not_found"
+
+
 def test_a_custom_tool_gets_raw_text(client: openai.OpenAI) -> None:
     called = ask(
         client, input="Write it down.", tools=[PATCH], tool_choice={"type": "custom", "name": "note"}

@@ -5,11 +5,21 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.responses.decode import OPTIONAL, decode_input_tokens, decode_responses
+from antiphon.dialects.responses.decode import OPTIONAL, build_conversation, decode_input_tokens
+from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import CalledTool, CallForm, join_name
+from antiphon.dialects.responses.wire_types import (
+    FunctionCallItem,
+    InputText,
+    MessageItem,
+    OutputText,
+    ReasoningItem,
+)
 from antiphon.domain.messages import MediaContent, Role, ToolChoice
 from antiphon.domain.request import ConstraintKind, Overflow
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
+from tests.support.responses_call import call, open_seal
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL: dict[str, Any] = {"type": "function", "name": "get_weather", "description": "w", "parameters": CITY}
@@ -24,10 +34,6 @@ SEARCH: dict[str, Any] = {"type": "tool_search", "execution": "client", "paramet
 CALL = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Köln"}'}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
 THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
-
-
-def call(**fields: Any):
-    return decode_responses(json.dumps({"model": "m", "input": "Hi"} | fields).encode())
 
 
 def conversation(**fields: Any):
@@ -163,6 +169,53 @@ def test_reasoning_is_its_content_or_its_summary():
     assert alone.ignored == ("input[].reasoning",) and len(alone.request.prompts[0].messages) == 1
     sealed = call(input=[said("user", "Q"), THOUGHT | {"content": None, "encrypted_content": "x"}, answer])
     assert sealed.ignored == ("input[].encrypted_content",)
+
+
+def test_sealed_reasoning_comes_back_if_this_server_sealed_it():
+    blank = {"type": "reasoning", "summary": []}
+    answer = said("assistant", "A")
+    own = call(input=[said("user", "Q"), blank | {"encrypted_content": "sealed hm"}, answer])
+    assert own.request.prompts[0].messages[1].reasoning == "hm" and not own.ignored
+    foreign = call(input=[said("user", "Q"), blank | {"encrypted_content": "gAAA"}, answer])
+    assert foreign.request.prompts[0].messages[1].reasoning is None
+    assert foreign.ignored == ("input[].encrypted_content",)
+    summary = blank | {"summary": [{"type": "summary_text", "text": "so"}], "encrypted_content": "sealed hm"}
+    assert messages(said("user", "Q"), summary, answer)[1].reasoning == "hm"
+
+
+def test_blocks_of_a_vendor_go_back_to_it():
+    block = {"type": "redacted_thinking", "data": "x", "after": {"text": 1, "calls": 0}}
+    sealed = SealedReasoning("hm", vendor="anthropic", blocks=(block,))
+    item = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
+    found = call(unseal=lambda text: sealed, input=[said("user", "Q"), item, said("assistant", "A")])
+    message = found.request.prompts[0].messages[1]
+    assert (message.reasoning, message.thinking_blocks) == ("hm", (block,))
+
+
+def test_a_chain_is_before_the_requests_own_items():
+    """vllm-project/vllm#43244: the call of the earlier turn was lost."""
+    earlier = (
+        MessageItem(role="user", content=[InputText(text="Q")], id="msg_1"),
+        ReasoningItem(content=[], id="rs_1"),
+        FunctionCallItem(call_id="c1", name="get_weather", arguments="{}", id="fc_1"),
+    )
+    found = call(earlier, input=[OUTPUT], instructions="Be kind.").request.prompts[0].messages
+    assert [message.role for message in found] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert (found[2].tool_calls[0].id, found[3].text) == ("c1", "rain")
+    talk = (*earlier[:1], MessageItem(role="assistant", content=[OutputText(text="A")]))
+    assert len(call(talk, input=[]).request.prompts[0].messages) == 2
+    with pytest.raises(InvalidValue) as refusal:
+        call(earlier, input=[OUTPUT | {"call_id": "c2"}])
+    assert refusal.value.param == "input[0].call_id"
+
+
+def test_a_call_that_was_cut_and_has_no_result_is_left_out():
+    """It would be without a result in each later turn."""
+    cut = CALL | {"status": "incomplete", "arguments": '{"ci'}
+    decoded = call(input=[said("user", "Q"), cut, said("user", "Again.")])
+    assert [message.role for message in decoded.request.prompts[0].messages] == [Role.USER, Role.USER]
+    assert decoded.ignored == ("input[].function_call",)
+    assert len(messages(said("user", "Q"), cut, OUTPUT)) == 3
 
 
 def test_a_refusal_and_a_phase_are_taken():
@@ -386,8 +439,6 @@ def test_options_of_tools_without_effect_are_named():
 @pytest.mark.parametrize(
     ("item", "param"),
     [
-        ({"type": "item_reference", "id": "msg_1"}, "input[0].type"),
-        ({"id": "msg_1"}, "input[0].type"),
         ({"type": "compaction", "encrypted_content": "x"}, "input[0].type"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
         ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "input[0].content[0].type"),
@@ -412,7 +463,6 @@ def test_an_item_that_would_be_lost_is_refused_by_its_place(item, param):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
@@ -496,6 +546,8 @@ def test_reasoning_has_the_effort_and_perhaps_a_summary():
 
 def test_a_count_takes_the_fields_of_the_prompt():
     body = {"model": "m", "input": "Hi", "instructions": "Be kind.", "tools": [TOOL], "x": 1}
-    model, prompt, ignored = decode_input_tokens(json.dumps(body).encode())
-    assert (model, ignored) == ("m", ("x",))
+    wire, report = decode_input_tokens(json.dumps(body).encode())
+    own = (MessageItem(role="user", content="Hi"),)
+    prompt, _ = build_conversation(wire, report, LoadedInput((), own), open_seal)
+    assert (wire.model, report.names) == ("m", ("x",))
     assert prompt == conversation(instructions="Be kind.", tools=[TOOL])

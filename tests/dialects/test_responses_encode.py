@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.base import ResponseMeta
-from antiphon.dialects.responses.decode import decode_responses
 from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
+from antiphon.dialects.responses.wire_types import AnswerReasoning
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -18,15 +18,18 @@ from antiphon.domain.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ThinkingBlock,
     TokenScore,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageSource,
 )
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import ContextLengthExceeded, EngineDied, RateLimited
 from antiphon.testing.scripted_engine import FakeClock
 from tests.support.response_events import check_events
+from tests.support.responses_call import call
 
 META = ResponseMeta("a", 7, "m")
 USAGE = Usage(10, 4, 3, 1, cache_write_tokens=2)
@@ -57,8 +60,8 @@ TURN = (
 
 
 def builder(**fields: Any) -> ResponseBuilder:
-    body = {"model": "m", "input": "Hi", "tools": TOOLS} | fields
-    return ResponseBuilder(META, decode_responses(json.dumps(body).encode()), FakeClock())
+    body = {"input": "Hi", "tools": TOOLS} | fields
+    return ResponseBuilder(META, call(**body), FakeClock(), lambda reasoning: f"sealed {reasoning.text}")
 
 
 def parse(encoded: bytes) -> list[Any]:
@@ -178,6 +181,51 @@ def test_with_a_summary_the_reasoning_is_the_summary():
     item = response["output"][0]
     assert (item["summary"], item["content"]) == ([{"type": "summary_text", "text": "hm"}], [])
     assert response["reasoning"] == {"effort": None, "summary": "auto"}
+
+
+def test_reasoning_is_sealed_if_it_is_included():
+    asked: dict[str, Any] = {"include": ["reasoning.encrypted_content"]}
+    events = stream(*TURN, **asked)
+    response = check_events(events)
+    assert response == buffered(*TURN, **asked)
+    assert response["output"][0]["encrypted_content"] == "sealed hm"
+    assert "encrypted_content" not in stream(*TURN)[0]
+    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert "encrypted_content" not in added[0]
+
+
+BLOCK = {"type": "thinking", "thinking": "hm", "signature": "Eq=="}
+HIDDEN = {"type": "redacted_thinking", "data": "x"}
+
+
+def test_blocks_of_a_vendor_are_sealed_for_the_client_or_for_the_store():
+    turn = (ReasoningDelta(0, "hm"), ThinkingBlock(0, BLOCK), TextDelta(0, "A"), DONE)
+    seals: list[SealedReasoning] = []
+
+    def seal(reasoning: SealedReasoning) -> str:
+        seals.append(reasoning)
+        return "sealed"
+
+    for fields in ({"stores": True}, {"include": ["reasoning.encrypted_content"]}, {}):
+        built = ResponseBuilder(META, call(**fields), FakeClock(), seal)
+        for event in (Started(10), *turn, USAGE):
+            list(built.add(event))
+        shown, stored = built.output[0], built.list_stored_items()[0]
+        assert isinstance(shown, AnswerReasoning) and isinstance(stored, AnswerReasoning)
+        assert (shown.encrypted_content == "sealed") == ("include" in fields)
+        assert (stored.encrypted_content == "sealed") == bool(fields)
+    assert seals == [SealedReasoning("hm", "m", blocks=(BLOCK,))] * 2
+
+
+def test_blocks_outside_of_reasoning_are_an_item_at_the_end():
+    turn = (ThinkingBlock(0, HIDDEN), TextDelta(0, "A"), ThinkingBlock(0, BLOCK), TextDelta(0, "B"), DONE)
+    asked: dict[str, Any] = {"include": ["reasoning.encrypted_content"]}
+    response = check_events(stream(*turn, **asked))
+    assert response == buffered(*turn, **asked)
+    message, reasoning = response["output"]
+    assert (message["content"][0]["text"], reasoning["content"]) == ("AB", [])
+    assert reasoning["encrypted_content"] == "sealed "
+    assert len(check_events(stream(*turn))["output"]) == 1
 
 
 def test_usage_has_all_details():

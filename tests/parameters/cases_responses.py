@@ -75,13 +75,18 @@ def a_tool_that_is_not_there_is_refused(counted: Answer, refused: Answer) -> Non
 @case(BOTH, "parallel_tool_calls", {"tools": [WEATHER]}, False, "x")
 @case(BOTH, "truncation", {}, "disabled", "sometimes")
 @case(RESPONSES, "stream_options", {}, {"include_obfuscation": False}, {"include_obfuscation": 1})
-@case(RESPONSES, "store", {}, True, "x")
 @case(RESPONSES, "max_tool_calls", {}, 3, 0)
 @case(RESPONSES, "client_metadata", {}, {"session_id": "s"}, "s")
 @case(RESPONSES, "prompt_cache_retention", {}, "24h", "1h")
 def a_wrong_value_is_refused(taken: Answer, refused: Answer) -> None:
     assert taken.status == 200 and "x-antiphon-ignored" not in taken.headers
     assert refused.status == 400
+
+
+@case(BOTH, "previous_response_id", {}, OUT, "resp_unknown")
+def a_response_that_is_not_there_is_refused(plain: Answer, refused: Answer) -> None:
+    assert plain.status == 200
+    assert (refused.status, refused.json["error"]["code"]) == (400, "previous_response_not_found")
 
 
 @case(RESPONSES, "reasoning", THINKING, {"effort": "none"}, {"summary": "auto"}, thinks=True)
@@ -135,6 +140,11 @@ def a_stream_is_events(whole: Answer, streamed: Answer) -> None:
         "response.created",
         "response.incomplete",
     ]
+
+
+@case(RESPONSES, "store", {}, OUT, False)
+def the_answer_says_whether_it_is_stored(stored: Answer, not_stored: Answer) -> None:
+    assert stored.json["store"] is True and not_stored.json["store"] is False
 
 
 @case(RESPONSES, "metadata", {}, OUT, {"team": "red"}, ledgered=True)

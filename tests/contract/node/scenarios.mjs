@@ -29,8 +29,7 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
       ? (await import("@ai-sdk/openai-compatible")).createOpenAICompatible(options)
       : (await import("@ai-sdk/openai")).createOpenAI(options);
   const model = kind === "ai_sdk_openai" ? provider.chat(name) : provider(name);
-  const providerOptions = { openai: { store: false } }; // the Responses API keeps nothing then
-  const usual = { model, temperature: 0, maxOutputTokens: 120, maxRetries: 0, providerOptions };
+  const usual = { model, temperature: 0, maxOutputTokens: 120, maxRetries: 0 };
   const person = Output.object({ schema: z.object({ name: z.string().max(12), age: z.int().min(0).max(120) }) });
   const tools = (getWeather) => ({
     get_weather: tool({

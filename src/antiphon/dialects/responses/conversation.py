@@ -5,13 +5,14 @@ call is directly behind the message with its call, wherever the item is.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media import read_audio, read_image
 from antiphon.dialects.common.request_types import ImageUrlShape
 from antiphon.dialects.common.tools import require_shallow
+from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import INPUT, SEARCH_NAME, describe_tools, join_name
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
@@ -21,7 +22,6 @@ from antiphon.dialects.responses.wire_types import (
     FunctionResultItem,
     InputAudio,
     InputImage,
-    InputItem,
     InputText,
     MessageItem,
     MessagePart,
@@ -30,9 +30,14 @@ from antiphon.dialects.responses.wire_types import (
     Refusal,
     ResultPart,
     SearchCallItem,
+    StoredItem,
 )
 from antiphon.domain.messages import Content, MediaContent, Message, Role, TextContent, Tool, ToolCall
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+
+Unseal = Callable[[str], SealedReasoning | None]
+"""Returns the reasoning of a sealed text of this server; None for any other text."""
 
 SEARCH_ID = "tool_search"
 """The id of a search without an id."""
@@ -43,6 +48,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.reasoning: list[str] = []
+        self.blocks: list[Mapping[str, object]] = []
         self.texts: list[str] = []
         self.calls: list[ToolCall] = []
 
@@ -53,34 +59,42 @@ class _Turn:
             tool_calls=tuple(self.calls),
             reasoning="\n\n".join(self.reasoning) or None,
             reasoning_field="input[].reasoning",
+            thinking_blocks=tuple(self.blocks),
         )
 
 
 class _Talk:
     """The messages of an input, and the results of calls by the message that calls."""
 
-    def __init__(self, found: Mapping[int, tuple[Tool, ...]], report: FieldReport) -> None:
+    def __init__(
+        self, loaded: LoadedInput, found: Mapping[int, tuple[Tool, ...]], unseal: Unseal, report: FieldReport
+    ) -> None:
         self._found = found
+        self._unseal = unseal
         self._report = report
+        self._answered = frozenset(
+            item.call_id
+            for _, item, _ in loaded.list_places()
+            if isinstance(item, FunctionResultItem | CustomResultItem)
+        )
+        """The ids of the calls that have a result."""
         self._messages: list[Message] = []
         self._turn: _Turn | None = None
         self._callers: dict[str, int] = {}
         """By the ids of calls: the index of the message that calls."""
         self._results: dict[int, list[Message]] = {}
 
-    def add(self, index: int, item: InputItem) -> None:
-        """Adds the next item. Raises a RequestError."""
-        path = f"input[{index}]"
+    def add(self, index: int, item: StoredItem, path: str) -> None:
+        """Adds the next item. `path`: its place for errors. Raises a RequestError."""
         if isinstance(item, MessageItem):
             if item.role == "assistant":
                 self._open_turn().texts.append(_join_answer(item.content, path))
             else:
                 self._add_message(_build_message(item, path))
         elif isinstance(item, ReasoningItem):
-            if text := _read_reasoning(item):
-                self._open_turn().reasoning.append(text)
-            elif item.encrypted_content:
-                self._report.paths.append(f"{path}.encrypted_content")
+            self._add_reasoning(item, path)
+        elif isinstance(item, FunctionCallItem | CustomCallItem) and self._is_dangling(item):
+            self._report.paths.append(f"{path}.{item.__struct_config__.tag}")
         elif isinstance(item, FunctionCallItem):
             name = join_name(item.namespace, item.name)
             self._add_call(item.call_id, name, _write_arguments(item.arguments, f"{path}.arguments"))
@@ -128,6 +142,23 @@ class _Talk:
         self._close_turn()
         self._messages.append(message)
 
+    def _add_reasoning(self, item: ReasoningItem, path: str) -> None:
+        """Adds earlier reasoning: its content, or what is sealed, or its summary."""
+        sealed = self._unseal(item.encrypted_content) if item.encrypted_content else None
+        if item.encrypted_content and sealed is None:
+            self._report.paths.append(f"{path}.encrypted_content")
+        text = "".join(part.text for part in item.content or ())
+        if not text and sealed is not None:
+            text = sealed.text
+        if text := text or "\n\n".join(part.text for part in item.summary or ()):
+            self._open_turn().reasoning.append(text)
+        if sealed is not None and sealed.blocks:
+            self._open_turn().blocks += sealed.blocks
+
+    def _is_dangling(self, item: FunctionCallItem | CustomCallItem) -> bool:
+        """Whether a call was cut by a limit and has no result. Such a call would have none forever."""
+        return item.status == "incomplete" and item.call_id not in self._answered
+
     def _add_call(self, call_id: str, name: str, arguments: str) -> None:
         self._open_turn().calls.append(ToolCall(call_id, name, arguments))
         self._callers[call_id] = len(self._messages)
@@ -148,18 +179,17 @@ class _Talk:
 
 def build_messages(
     instructions: str | None,
-    items: str | Sequence[InputItem],
+    loaded: LoadedInput,
     found: Mapping[int, tuple[Tool, ...]],
+    unseal: Unseal,
     report: FieldReport,
 ) -> tuple[Message, ...]:
     """Builds the messages. `found`: by the indexes of items, the tools that the model learns of there. Adds
     what is left out to `report`. Raises a RequestError."""
     messages = [Message(Role.SYSTEM, instructions)] if instructions else []
-    if isinstance(items, str):
-        return (*messages, Message(Role.USER, items))
-    talk = _Talk(found, report)
-    for index, item in enumerate(items):
-        talk.add(index, item)
+    talk = _Talk(loaded, found, unseal, report)
+    for index, item, path in loaded.list_places():
+        talk.add(index, item, path)
     if not (built := tuple(talk.close())):
         raise InvalidValue("input has no items for the model", param="input")
     return (*messages, *built)
@@ -217,13 +247,6 @@ def _join_answer(content: str | Sequence[MessagePart], path: str) -> str:
     if any(isinstance(part, MediaContent) for part in parts):
         raise InvalidValue(f"{path}.content: only a message of the user holds media", param=f"{path}.content")
     return "".join(part.text for part in parts if isinstance(part, TextContent))
-
-
-def _read_reasoning(item: ReasoningItem) -> str:
-    """Returns the text of earlier reasoning; empty if there is none."""
-    return "".join(part.text for part in item.content or ()) or "\n\n".join(
-        part.text for part in item.summary or ()
-    )
 
 
 def _write_arguments(arguments: str | dict[str, object], path: str) -> str:

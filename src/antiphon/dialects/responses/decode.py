@@ -10,8 +10,9 @@ from antiphon.dialects.common.constraint_fields import read_schema, shorten_name
 from antiphon.dialects.common.decode import read_attribution, read_sampling
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.request_types import BodyShape, InputAudioShape
-from antiphon.dialects.responses.conversation import build_messages
+from antiphon.dialects.responses.conversation import Unseal, build_messages
 from antiphon.dialects.responses.fields import FIELD_TABLE, ResponsesScope
+from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import CalledTool, ReadTools, read_tools
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
@@ -28,6 +29,7 @@ from antiphon.dialects.responses.wire_types import (
     InputImage,
     InputText,
     InputTokensRequest,
+    ItemReference,
     MessageItem,
     NamedTool,
     NamespaceTool,
@@ -76,12 +78,12 @@ OPTIONAL = frozenset({EFFORT_FIELD, "verbosity"})
 """Parameters that are ignored if the model lacks them. Agents send them by the model's name, without knowing
 the model."""
 
-LOGPROBS = "message.output_text.logprobs"
+LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 INCLUDABLE = frozenset(
     {
         LOGPROBS,
-        "reasoning.encrypted_content",
+        SEALED,
         "message.input_image.image_url",
         "file_search_call.results",
         "code_interpreter_call.outputs",
@@ -102,6 +104,8 @@ class ResponsesCall(GenerationCall, frozen=True, kw_only=True):
     """The caller's names of the tools that the model knows by another name or form."""
     has_summary: bool = False
     """Whether the reasoning is the summary of its item, not the content."""
+    is_sealed: bool = False
+    """Whether items of reasoning have it in sealed form, too."""
 
 
 # --- known and unknown fields -------------------------------------------------------------------------------
@@ -133,11 +137,11 @@ ITEMS = _index_kinds(
     SearchCallItem,
     SearchResultItem,
     AdditionalToolsItem,
+    ItemReference,
 )
 """The items that are read, by their kind."""
 
 REFUSED_ITEMS = {
-    "item_reference": "this server stores no items; send the item itself",
     "compaction": "only the server that made it can read it; send the items that it replaces",
     "compaction_trigger": "this server compacts no conversations; let the client do it",
     "configuration_update": "send the options in the fields of this request",
@@ -303,14 +307,32 @@ INPUT_TOKENS_BODY = BodyDecoder(
 # --- the request --------------------------------------------------------------------------------------------
 
 
-def decode_responses(body: bytes, strict: bool = False) -> ResponsesCall:
-    """Decodes a body of POST /v1/responses. `strict`: a schema with a keyword that is not enforced is
-    refused. Raises a RequestError."""
-    wire, report = RESPONSES_BODY.decode(body, report_unknown=True)
+def decode_responses(body: bytes) -> tuple[ResponsesRequest, FieldReport]:
+    """Decodes a body of POST /v1/responses. Raises a RequestError."""
+    return RESPONSES_BODY.decode(body, report_unknown=True)
+
+
+def decode_input_tokens(body: bytes) -> tuple[InputTokensRequest, FieldReport]:
+    """Decodes a body of POST /v1/responses/input_tokens. Raises a RequestError."""
+    return INPUT_TOKENS_BODY.decode(body, report_unknown=True)
+
+
+def build_call(
+    wire: ResponsesRequest,
+    report: FieldReport,
+    loaded: LoadedInput,
+    unseal: Unseal,
+    *,
+    strict: bool = False,
+    stores: bool = False,
+) -> ResponsesCall:
+    """Builds the call of a request and its items. `strict`: a schema with a keyword that is not enforced is
+    refused. `stores`: whether the server stores responses. Adds what has no effect to `report`. Raises a
+    RequestError."""
     for index, name in enumerate(wire.include or ()):
         if name not in INCLUDABLE:
             report.paths.append(f"include[{index}].{sanitize_key(name)}")
-    conversation, tools = _build_conversation(wire, report, strict)
+    conversation, tools = build_conversation(wire, report, loaded, unseal, strict=strict)
     constraint, relaxed = _read_format(wire.text, strict)
     has_logprobs = bool(wire.top_logprobs) or LOGPROBS in (wire.include or ())
     verbosity = None if wire.text is None else wire.text.verbosity
@@ -343,30 +365,21 @@ def decode_responses(body: bytes, strict: bool = False) -> ResponsesCall:
         ignored=report.names,
         relaxed=shorten_names((*tools.relaxed, *relaxed)),
         attribution=read_attribution(wire.user, wire.metadata, wire.safety_identifier),
-        template=_build_template(wire, summary),
+        template=_build_template(wire, summary, stores and wire.store is not False),
         called=tools.called,
         has_summary=summary is not None,
+        is_sealed=SEALED in (wire.include or ()),
     )
 
 
-def decode_input_tokens(body: bytes) -> tuple[str, Conversation, tuple[str, ...]]:
-    """Decodes a body of POST /v1/responses/input_tokens. Returns the model, the conversation, and the ignored
-    fields. Raises a RequestError."""
-    wire, report = INPUT_TOKENS_BODY.decode(body, report_unknown=True)
-    conversation, _ = _build_conversation(wire, report)
-    return wire.model, conversation, report.names
-
-
-def _build_conversation(
-    wire: ResponsesPrompt, report: FieldReport, strict: bool = False
+def build_conversation(
+    wire: ResponsesPrompt, report: FieldReport, loaded: LoadedInput, unseal: Unseal, *, strict: bool = False
 ) -> tuple[Conversation, ReadTools]:
-    """Builds the conversation. Returns it with its tools. Adds what has no effect to `report`. Raises a
-    RequestError."""
-    if wire.input is None:
+    """Builds the conversation. Returns it with its tools. The parameters are those of `build_call`."""
+    if wire.input is None and not loaded.earlier:
         raise MissingParameter("input is missing", param="input")
-    items = () if isinstance(wire.input, str) else wire.input
-    tools = read_tools(wire, items, report, strict)
-    messages = build_messages(wire.instructions, wire.input, tools.found, report)
+    tools = read_tools(wire, loaded, report, strict)
+    messages = build_messages(wire.instructions, loaded, tools.found, unseal, report)
     effort = None if wire.reasoning is None else wire.reasoning.effort
     reasoning = Reasoning(effort, field_names=REASONING_FIELD_NAMES)
     return Conversation(messages, tools=tools.tools, reasoning=reasoning), tools
@@ -389,7 +402,7 @@ def _read_format(text: TextOptions | None, strict: bool) -> tuple[Constraint | N
     return constraint, read.relaxed
 
 
-def _build_template(wire: ResponsesRequest, summary: str | None) -> ResponseAnswer:
+def _build_template(wire: ResponsesRequest, summary: str | None, stores: bool) -> ResponseAnswer:
     """Builds the fields of the answer that are known before it begins."""
     text = wire.text or TextOptions()
     verbosity = {} if text.verbosity is None else {"verbosity": text.verbosity}
@@ -397,6 +410,7 @@ def _build_template(wire: ResponsesRequest, summary: str | None) -> ResponseAnsw
         id="",
         created_at=0,
         model=wire.model,
+        previous_response_id=wire.previous_response_id,
         instructions=wire.instructions,
         tools=[
             FunctionEcho(tool.name, tool.description, tool.parameters, tool.strict)
@@ -416,7 +430,7 @@ def _build_template(wire: ResponsesRequest, summary: str | None) -> ResponseAnsw
         top_logprobs=wire.top_logprobs or 0,
         max_output_tokens=wire.max_output_tokens,
         max_tool_calls=wire.max_tool_calls,
-        store=False,
+        store=stores,
         metadata=wire.metadata or {},
         safety_identifier=wire.safety_identifier,
         prompt_cache_key=wire.prompt_cache_key,

@@ -5,6 +5,7 @@ from functools import cache, partial
 
 import msgspec
 
+from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
@@ -20,7 +21,7 @@ from antiphon.dialects.base import (
     TokenizeCall,
 )
 from antiphon.dialects.common.encode import encode_error
-from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
+from antiphon.dialects.common.endpoints import LARGE_BODY, add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -29,14 +30,22 @@ from antiphon.dialects.common.openapi_schemas import (
 )
 from antiphon.dialects.common.response_types import ErrorEnvelope
 from antiphon.dialects.responses import wire_types
-from antiphon.dialects.responses.decode import OPTIONAL, decode_input_tokens, decode_responses
+from antiphon.dialects.responses.decode import (
+    OPTIONAL,
+    build_call,
+    build_conversation,
+    decode_input_tokens,
+    decode_responses,
+)
 from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
 from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX, TABLES
+from antiphon.dialects.responses.state import act_at_end, load_input, save_response
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Reasoning
+from antiphon.domain.stored_responses import list_item_ids
 from antiphon.domain.values import replace
-from antiphon.errors import AntiphonError, UnsupportedParameter
+from antiphon.errors import AntiphonError, InvalidValue, RouteNotFound, UnsupportedParameter
 
 NAME = "responses"
 
@@ -47,6 +56,16 @@ TALK = {"model": "cantor", "input": "Hello!"}
 EXAMPLES: Mapping[str, object] = {"ResponsesRequest": TALK, "InputTokensRequest": TALK}
 
 ORIGIN = Origin(NAME, PREFIX)
+
+LARGEST_PAGE = 100
+"""The most items in one page. OpenAI has the same limit."""
+
+ITEM_PARAMETERS: Mapping[str, object] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": 20},
+    "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    "after": {"type": "string"},
+}
+"""The query parameters of a list of items."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,7 +80,12 @@ class Responses(DialectDefaults):
 
     def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
         """Unknown fields are reported and never refused, whatever `report_unknown` says."""
-        self.endpoints = (declare_responses(strict_schemas), declare_input_tokens())
+        self.endpoints = (
+            declare_responses(strict_schemas),
+            declare_input_tokens(),
+            declare_compact(),
+            *declare_stored_responses(),
+        )
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
@@ -77,11 +101,21 @@ def declare_responses(strict: bool) -> Endpoint:
     """Declares POST /v1/responses."""
 
     async def answer(request: Request, services: Services) -> Answer:
-        call = await decode_body(lambda body: decode_responses(body, strict), request, services)
+        wire, report = await decode_body(decode_responses, request, services)
+        loaded = await load_input(wire, request, services)
+        unseal = partial(services.unseal, actor=request.actor)
+        build = partial(
+            build_call, wire, report, loaded, unseal, strict=strict, stores=services.responses.is_on
+        )
+        call = await services.offload(build) if len(request.body) > LARGE_BODY else build()
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
-        builder = ResponseBuilder(services.create_meta(call.request.model), call, context.clock)
-        build_headers = partial(build_report_headers, call, request, services)
+        meta = services.create_meta(call.request.model)
+        builder = ResponseBuilder(meta, call, context.clock, partial(services.seal, actor=request.actor))
         generation = services.generate(call.request, context)
+        if call.template.store:
+            save = partial(save_response, builder, loaded.own, request, services)
+            generation = act_at_end(generation, save)
+        build_headers = partial(build_report_headers, call, request, services)
         if call.stream:
             return EventStream(generation, ResponsesStreamEncoder(builder), build_headers)
         async with generation as groups:
@@ -119,17 +153,134 @@ def declare_input_tokens() -> Endpoint:
 
 async def count_input_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of items with the model's own template and tokenizer."""
-    model, conversation, ignored = await decode_body(decode_input_tokens, request, services)
+    wire, report = await decode_body(decode_input_tokens, request, services)
+    loaded = await load_input(wire, request, services)
+    conversation, _ = build_conversation(wire, report, loaded, partial(services.unseal, actor=request.actor))
+    ignored = report.names
     try:
-        prompt = await services.tokenize(TokenizeCall(model, conversation), request)
+        prompt = await services.tokenize(TokenizeCall(wire.model, conversation), request)
     except UnsupportedParameter as error:  # left out and named, as POST /v1/responses does
         if error.param not in OPTIONAL:
             raise
         ignored += (error.param,)
         conversation = replace(conversation, reasoning=Reasoning())
-        prompt = await services.tokenize(TokenizeCall(model, conversation), request)
+        prompt = await services.tokenize(TokenizeCall(wire.model, conversation), request)
     headers = ((b"x-antiphon-ignored", ", ".join(ignored).encode()),) if ignored else ()
     return Response(_encode(wire_types.InputTokenCount(len(prompt.ids))), headers=headers)
+
+
+# --- stored responses ---------------------------------------------------------------------------------------
+
+
+def declare_stored_responses() -> tuple[Endpoint, ...]:
+    """Declares the endpoints of stored responses."""
+    path = f"{PREFIX}/{{id}}"
+    show = Endpoint(
+        method="GET",
+        path=path,
+        handler=show_response,
+        right=Right.GENERATE,
+        summary="Show a stored response",
+        tag="responses",
+        answers={JSON: wire_types.ResponseAnswer},
+    )
+    return (
+        show,
+        replace(
+            show,
+            method="DELETE",
+            handler=delete_response,
+            summary="Remove a stored response",
+            answers={JSON: wire_types.DeletedResponse},
+        ),
+        replace(
+            show,
+            path=f"{path}/input_items",
+            handler=list_input_items,
+            summary="List the items of a stored request",
+            answers={JSON: wire_types.InputItemList},
+            parameters=tuple(
+                {"name": name, "in": "query", "required": False, "schema": schema}
+                for name, schema in ITEM_PARAMETERS.items()
+            ),
+        ),
+        replace(
+            show,
+            method="POST",
+            path=f"{path}/cancel",
+            handler=refuse_cancel,
+            summary="Refuse to cancel a response: none runs in the background",
+            is_suggested=False,
+        ),
+    )
+
+
+async def show_response(request: Request, services: Services) -> Answer:
+    """Shows one stored response."""
+    if dict(request.query()).get("stream") == "true":
+        raise UnsupportedParameter(
+            "stream is not supported: only a response in the background can be streamed again", param="stream"
+        )
+    stored = await services.responses.load(request.path_params["id"], request.actor)
+    return Response(b'%b,"output":%b}' % (stored.body[:-1], stored.output))
+
+
+async def delete_response(request: Request, services: Services) -> Answer:
+    """Removes one stored response."""
+    id_ = request.path_params["id"]
+    await services.responses.delete(id_, request.actor)
+    return Response(_encode(wire_types.DeletedResponse(id=id_)))
+
+
+async def refuse_cancel(request: Request, services: Services) -> Answer:
+    """Refuses to cancel a stored response, which is complete."""
+    await services.responses.load(request.path_params["id"], request.actor)
+    raise InvalidValue("Cannot cancel a synchronous response.", param="id")
+
+
+async def list_input_items(request: Request, services: Services) -> Answer:
+    """Lists the items of a stored request, the newest first by default."""
+    query = dict(request.query())
+    limit, order = query.get("limit", "20"), query.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAGE:
+        raise InvalidValue(f"limit must be a number of 1 to {LARGEST_PAGE}", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidValue("order must be asc or desc", param="order")
+    stored = await services.responses.load(request.path_params["id"], request.actor)
+    items: list[msgspec.Raw] = msgspec.json.decode(stored.input, type=list[msgspec.Raw])
+    ids = list_item_ids(stored.input)
+    if order == "desc":
+        items.reverse()
+        ids.reverse()
+    start = 0
+    if (after := query.get("after")) is not None:
+        if after not in ids:
+            raise InvalidValue(f"after: there is no item {sanitize_key(after)} here", param="after")
+        start = ids.index(after) + 1
+    end = start + int(limit)
+    page = wire_types.InputItemList(
+        data=items[start:end],
+        first_id=ids[start] if items[start:end] else None,
+        last_id=ids[start:end][-1] if items[start:end] else None,
+        has_more=end < len(items),
+    )
+    return Response(_encode(page))
+
+
+def declare_compact() -> Endpoint:
+    """Declares POST /v1/responses/compact, which is not served. Clients expect a 404, and the path is one of
+    a stored response, which does not take POST."""
+
+    async def refuse(_request: Request, _services: Services) -> Answer:
+        raise RouteNotFound("this server compacts no conversations; let the client do it")
+
+    return Endpoint(
+        method="POST",
+        path=f"{PREFIX}/compact",
+        handler=refuse,
+        right=Right.GENERATE,
+        is_suggested=False,
+    )
 
 
 @cache

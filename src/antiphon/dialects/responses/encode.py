@@ -3,11 +3,11 @@
 A buffered answer is built from the same events as a streamed one, so both are equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypedDict
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import ResponseMeta
 from antiphon.dialects.common.chunks import DONE
@@ -68,18 +68,23 @@ from antiphon.domain.events import (
     Scores,
     Started,
     TextDelta,
+    ThinkingBlock,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageSource,
     join_scores,
 )
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError
 
 ID_PREFIX = "resp_"
 
 SERVER_ERROR, TOO_MANY_REQUESTS = 500, 429
+
+Seal = Callable[[SealedReasoning], str]
+"""Encrypts reasoning for a client that carries it to its next request."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -221,39 +226,49 @@ class _Reasoning(_Item):
         super().__init__(builder)
         self._has_summary = builder.call.has_summary
         self._texts: list[str] = []
+        self.blocks: list[Mapping[str, object]] = []
+        """The vendor's blocks of this reasoning."""
 
-    def open(self) -> Iterator[StreamEvent]:
-        yield from super().open()
-        if self._has_summary:
-            yield SummaryAdded(**self._place(), part=AnswerSummary(""))
-        else:
-            yield PartAdded(**self._place(), content_index=0, part=AnswerThought(""))
-
-    def add(self, text: str) -> StreamEvent:
-        """Returns the event of more reasoning."""
+    def add(self, text: str) -> Iterator[StreamEvent]:
+        """Yields the events of more reasoning. The first text begins its part."""
+        if not self._texts:
+            if self._has_summary:
+                yield SummaryAdded(**self._place(), part=AnswerSummary(""))
+            else:
+                yield PartAdded(**self._place(), content_index=0, part=AnswerThought(""))
         self._texts.append(text)
         if self._has_summary:
-            return SummaryTextDelta(**self._place(), delta=text)
-        return ThoughtDelta(**self._place(), content_index=0, delta=text)
+            yield SummaryTextDelta(**self._place(), delta=text)
+        else:
+            yield ThoughtDelta(**self._place(), content_index=0, delta=text)
 
     def close(self, status: ItemStatus) -> Iterator[StreamEvent]:
         text = "".join(self._texts)
-        if self._has_summary:
+        if text and self._has_summary:
             yield SummaryTextDone(**self._place(), text=text)
             yield SummaryDone(**self._place(), part=AnswerSummary(text))
-        else:
+        elif text:
             yield ThoughtDone(**self._place(), content_index=0, text=text)
             yield PartDone(**self._place(), content_index=0, part=AnswerThought(text))
         yield from super().close(status)
 
     def _build(self, status: ItemStatus) -> AnswerReasoning:
         text = "".join(self._texts)
-        is_empty = status == "in_progress"
+        sealed: str | UnsetType = UNSET
+        if status != "in_progress":
+            builder, is_sealed = self._builder, self._builder.call.is_sealed
+            if is_sealed or (self.blocks and builder.response.store):
+                seal = builder.seal(SealedReasoning(text, builder.meta.model, blocks=tuple(self.blocks)))
+                if is_sealed:
+                    sealed = seal
+                else:
+                    builder.sealed[self._index] = seal
         return AnswerReasoning(
             id=self._id,
             status=status,
-            summary=[AnswerSummary(text)] if self._has_summary and not is_empty else [],
-            content=[] if self._has_summary or is_empty else [AnswerThought(text)],
+            summary=[AnswerSummary(text)] if self._has_summary and text else [],
+            content=[AnswerThought(text)] if text and not self._has_summary else [],
+            encrypted_content=sealed,
         )
 
 
@@ -351,12 +366,17 @@ CALL_ITEMS = {CallForm.FUNCTION: _Call, CallForm.CUSTOM: _CustomCall, CallForm.S
 class ResponseBuilder:
     """Builds the events of one answer, and the response that they add up to. One item is open at a time."""
 
-    def __init__(self, meta: ResponseMeta, call: ResponsesCall, clock: Clock) -> None:
+    def __init__(self, meta: ResponseMeta, call: ResponsesCall, clock: Clock, seal: Seal) -> None:
         self.meta = meta
         self.call = call
+        self.seal = seal
         self._clock = clock
         self.output: list[OutputItem] = []
         """The complete items."""
+        self.sealed: dict[int, str] = {}
+        """By the indexes of items: sealed reasoning that only the stored items have."""
+        self._loose_blocks: list[Mapping[str, object]] = []
+        """A vendor's blocks that came outside of reasoning."""
         self.response = replace(call.template, id=ID_PREFIX + meta.id, created_at=meta.created)
         """The response. It has its output from its end on."""
         self._next_number = 0
@@ -379,7 +399,12 @@ class ResponseBuilder:
             case ReasoningDelta() if event.text:
                 reasoning = self._item if isinstance(self._item, _Reasoning) else _Reasoning(self)
                 yield from self._open(reasoning)
-                yield reasoning.add(event.text)
+                yield from reasoning.add(event.text)
+            case ThinkingBlock():
+                if isinstance(self._item, _Reasoning):
+                    self._item.blocks.append(event.block)
+                else:
+                    self._loose_blocks.append(event.block)
             case ToolCallStarted():
                 yield from self._close("completed")
                 tool = self.call.called.get(event.name) or CalledTool(CallForm.FUNCTION, event.name)
@@ -398,6 +423,15 @@ class ResponseBuilder:
         if self._next_number == 0:
             yield ResponseCreated(sequence_number=self.number(), response=self.response)
             yield ResponseInProgress(sequence_number=self.number(), response=self.response)
+
+    def list_stored_items(self) -> list[OutputItem]:
+        """Lists the items with the reasoning that the vendor needs back, which the caller did not request."""
+        return [
+            replace(item, encrypted_content=self.sealed[index])
+            if index in self.sealed and isinstance(item, AnswerReasoning)
+            else item
+            for index, item in enumerate(self.output)
+        ]
 
     def keep_alive(self) -> Iterator[StreamEvent]:
         """Yields events without content. They have numbers, because Codex reads no comments. Before the first
@@ -450,6 +484,11 @@ class ResponseBuilder:
         if is_cut and isinstance(self._item, _Call) and self._item.is_whole():
             is_cut = False
         yield from self._close("incomplete" if is_cut else "completed")
+        if self._loose_blocks and not is_cut and (self.call.is_sealed or self.response.store):
+            reasoning = _Reasoning(self)
+            reasoning.blocks += self._loose_blocks
+            yield from self._open(reasoning)
+            yield from self._close("completed")
 
     def _end(self, usage: Usage) -> None:
         """Completes the response."""

@@ -29,8 +29,7 @@ BOTH = tuple(ResponsesScope)
 CREATING = (ResponsesScope.RESPONSES,)
 
 OTHERS: tuple[RequestField, ...] = (
-    declare_refused("previous_response_id", BOTH, "this server stores no responses; send all items"),
-    declare_refused("conversation", BOTH, "this server stores no conversations; send all items"),
+    declare_refused("conversation", BOTH, "this server stores responses; send previous_response_id"),
     declare_refused("prompt", CREATING, "this server has no stored prompts; send the items"),
     declare_refused("background", CREATING, "an answer ends with its request; stream it", False),
     declare_refused("background_options", CREATING, "an answer ends with its request; stream it"),

@@ -5,19 +5,19 @@ namespace's name before its own. An answer's calls get the caller's names and fo
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from hashlib import blake2b
 
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.tools import build_tool, require_known_tool
+from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.wire_types import (
     MOST_TOOLS,
     AdditionalToolsItem,
     CustomTool,
     FunctionTool,
     GrammarFormat,
-    InputItem,
     InputTool,
     MessageItem,
     NamespaceTool,
@@ -92,9 +92,7 @@ def join_name(namespace: str | None, name: str) -> str:
     return f"{joined[: LONGEST_NAME - len(digest) - 1]}_{digest}"
 
 
-def read_tools(
-    wire: ResponsesPrompt, items: Sequence[InputItem], report: FieldReport, strict: bool
-) -> ReadTools:
+def read_tools(wire: ResponsesPrompt, loaded: LoadedInput, report: FieldReport, strict: bool) -> ReadTools:
     """Reads the tools of a request and of its items, and the choice among them. `strict`: every keyword must
     be enforced. Adds options without effect to `report`. Raises a RequestError."""
     choice = wire.tool_choice
@@ -102,7 +100,7 @@ def read_tools(
     tools: dict[str, Tool] = {}
     called: dict[str, CalledTool] = {}
     found: dict[int, tuple[Tool, ...]] = {}
-    for listed in _list_tools(wire, items):
+    for listed in _list_tools(wire, loaded):
         tool, caller_tool = _build_tool(listed, report, relaxed, strict)
         if listed.item is not None:
             tool = replace(tool, deferred=True)
@@ -147,17 +145,17 @@ def describe_tools(tools: Iterable[Tool]) -> str:
     )
 
 
-def _list_tools(wire: ResponsesPrompt, items: Sequence[InputItem]) -> Iterator[ListedTool]:
+def _list_tools(wire: ResponsesPrompt, loaded: LoadedInput) -> Iterator[ListedTool]:
     """Yields the tools of a request, then those of its items. Tools before the first message of the user are
     in the head of the prompt."""
     yield from _flatten(wire.tools or (), "tools", None)
     is_head = True
-    for index, item in enumerate(items):
+    for index, item, path in loaded.list_places():
         if isinstance(item, MessageItem) and item.role == "user":
             is_head = False
         elif isinstance(item, AdditionalToolsItem | SearchResultItem):
             place = None if is_head and isinstance(item, AdditionalToolsItem) else index
-            yield from _flatten(item.tools, f"input[{index}].tools", place)
+            yield from _flatten(item.tools, f"{path}.tools", place)
 
 
 def _flatten(tools: Iterable[InputTool], field: str, item: int | None) -> Iterator[ListedTool]:

@@ -5,7 +5,7 @@ Objects in a body have the fields that are known. `decode` reports unknown ones.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from antiphon.dialects.common.request_types import BodyShape, InputAudioShape
 from antiphon.dialects.common.response_types import TokenLogprob
@@ -204,9 +204,9 @@ class FunctionCallItem(Item, frozen=True, tag="function_call"):
     """A call of a function."""
 
     call_id: CallId
-    name: ToolName
+    name: Name
     arguments: str | dict[str, Any] = ""
-    namespace: ToolName | None = None
+    namespace: Name | None = None
     caller: Any = None
 
 
@@ -222,9 +222,9 @@ class CustomCallItem(Item, frozen=True, tag="custom_tool_call"):
     """A call of a custom tool."""
 
     call_id: CallId
-    name: ToolName
+    name: Name
     input: str = ""
-    namespace: ToolName | None = None
+    namespace: Name | None = None
     caller: Any = None
 
 
@@ -260,7 +260,11 @@ class AdditionalToolsItem(Item, frozen=True, tag="additional_tools"):
     tools: list[InputTool] = field(default_factory=list)
 
 
-InputItem = (
+class ItemReference(Item, frozen=True, tag="item_reference"):
+    """An item that this server has stored. Without a type, an item with only an id is a reference."""
+
+
+StoredItem = (
     MessageItem
     | ReasoningItem
     | FunctionCallItem
@@ -271,6 +275,9 @@ InputItem = (
     | SearchResultItem
     | AdditionalToolsItem
 )
+"""What a stored response has."""
+
+InputItem = StoredItem | ItemReference
 
 # --- a request ----------------------------------------------------------------------------------------------
 
@@ -321,9 +328,20 @@ class ResponsesPrompt(BodyShape, frozen=True, kw_only=True):
     input: Annotated[
         str | Annotated[list[InputItem], Meta(max_length=MOST_ITEMS)] | None,
         Need.TEMPLATE,
-        "A text, or a list of items: messages, reasoning, calls and their results.",
+        "A text, or a list of items: messages, reasoning, calls and their results. With previous_response_id "
+        "it can be empty.",
     ] = None
-    instructions: Annotated[str | None, Need.TEMPLATE, "The first system message."] = None
+    instructions: Annotated[
+        str | None,
+        Need.TEMPLATE,
+        "The first system message. A response that continues this one does not have it.",
+    ] = None
+    previous_response_id: Annotated[
+        str | None,
+        Need.TEMPLATE,
+        "The response to continue: the model sees its items, and those of the responses before it. "
+        "Unknown ones are refused.",
+    ] = None
     tools: Annotated[
         Annotated[list[InputTool], Meta(max_length=MOST_TOOLS)] | None,
         Need.TEMPLATE,
@@ -374,14 +392,19 @@ class ResponsesRequest(ResponsesPrompt, frozen=True, kw_only=True):
     ] = None
     include: Annotated[
         Annotated[list[str], Meta(max_length=MOST_INCLUDED)] | None,
-        "`message.output_text.logprobs`: the text has its log-probabilities. Names of items that this "
-        "server does not make are accepted, and the answer's header names unknown ones.",
+        "`message.output_text.logprobs`: the text has its log-probabilities. `reasoning.encrypted_content`: "
+        "reasoning has it. Names of items that this server does not make are accepted. The answer's header "
+        "names unknown ones.",
     ] = None
     stream: fields.Stream = None
     stream_options: Annotated[
         ResponsesStreamOptions | None, "`include_obfuscation` is accepted. Events are never padded."
     ] = None
-    store: Annotated[bool | None, "Accepted. This server stores no responses, and the answer says so."] = None
+    store: Annotated[
+        bool | None,
+        "Whether the response is stored, so that later requests can refer to it; true by default. The "
+        "answer says whether it is.",
+    ] = None
     metadata: fields.Tags = None
     user: fields.EndUser = None
     safety_identifier: Annotated[fields.EndUser, "The newer name of user."] = None
@@ -450,6 +473,8 @@ class AnswerReasoning(Struct, frozen=True, kw_only=True, tag_field="type", tag="
     status: ItemStatus
     summary: list[AnswerSummary]
     content: list[AnswerThought]
+    encrypted_content: str | UnsetType = UNSET
+    """The reasoning, which only this server can read; if `include` names it."""
 
 
 class AnswerCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
@@ -569,7 +594,7 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     model: str
     previous_response_id: str | None = None
     instructions: str | None
-    output: list[OutputItem] = []
+    output: list[OutputItem] | UnsetType = []
     tools: list[FunctionEcho | CustomTool | NamespaceTool | ToolSearchTool]
     tool_choice: str | ToolChoiceObject
     truncation: str
@@ -593,6 +618,24 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     safety_identifier: str | None
     prompt_cache_key: str | None
     user: str | None
+
+
+class DeletedResponse(Struct, frozen=True, kw_only=True):
+    """The answer after a response was removed."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class InputItemList(Struct, frozen=True, kw_only=True):
+    """A page of the items of a stored request."""
+
+    object: Literal["list"] = "list"
+    data: list[Raw]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class InputTokenCount(Struct, frozen=True):
