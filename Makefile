@@ -37,8 +37,9 @@ LOCKED := --no-deps --require-hashes --requirement
 # Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter, site's the
 # builder of the documentation site, and pgvector's a PostgreSQL with pgvector.
 CLIENTS := fireworks fireworks-client jamai sgp sdks pydantic-ai vendors site node pgvector
-CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
+CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp .venvs/node/console.stamp
 NODE_TESTS := tests/contract/node
+CONSOLE_TESTS := tests/console
 AGENT_TESTS := tests/contract/agents
 
 # What the tests import of each client.
@@ -148,9 +149,10 @@ lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from 
 	@for client in $(CLIENTS) release; do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
 	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 	@$(AGENTS_NPM) install --package-lock-only --omit-lockfile-registry-resolved
+	@$(CONSOLE_NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 clean: ## Remove the environments and what the tools left behind
-	rm -rf .venv .venvs $(NODE_TESTS)/node_modules $(AGENT_TESTS)/node_modules dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs $(NODE_TESTS)/node_modules $(CONSOLE_TESTS)/node_modules $(AGENT_TESTS)/node_modules dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks models scripts -name __pycache__ -prune -exec rm -rf {} +
 
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
@@ -178,6 +180,7 @@ RUN_NPM = "$(CURDIR)/.venvs/node/bin/node" --use-system-ca "$(CURDIR)/.venvs/nod
 	--loglevel=error --no-audit --no-fund --no-update-notifier --ignore-scripts
 NPM = cd $(NODE_TESTS) && $(RUN_NPM)
 AGENTS_NPM = cd $(AGENT_TESTS) && $(RUN_NPM)
+CONSOLE_NPM = cd $(CONSOLE_TESTS) && $(RUN_NPM)
 
 system:
 	@scripts/check-system $(PYTHON)
@@ -274,6 +277,12 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 .venvs/node/npm.stamp: .venvs/node/linked.stamp $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
 	@echo "Installing the npm packages"
 	@$(NPM) ci
+	@touch $@
+
+# What the console's libraries are joined from, and what its modules are checked with.
+.venvs/node/console.stamp: .venvs/node/linked.stamp $(CONSOLE_TESTS)/package.json $(CONSOLE_TESTS)/package-lock.json
+	@echo "Installing the console's packages"
+	@$(CONSOLE_NPM) ci
 	@touch $@
 
 # Claude Code and Codex. Each has a package for each platform, and npm installs that of this machine. Claude Code's own

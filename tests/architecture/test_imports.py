@@ -49,6 +49,7 @@ LAYERS = {
     "antiphon.ledger": 3,
     "antiphon.weights": 3,
     "antiphon.testing": 3,
+    "antiphon.console": 4,
     "antiphon.http": 4,
     "antiphon.web": 4,
     "antiphon.dialects": 4,

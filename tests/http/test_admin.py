@@ -16,7 +16,7 @@ from tests.support.http_server import (
     CHAT,
     HELLO,
     KEY,
-    PUBLIC,
+    PUBLIC_TARGETS,
     request_bytes,
     serving,
     targets_of,
@@ -498,7 +498,7 @@ async def test_every_route_and_every_kind_of_actor(server, step):
     assert set(tokens) == set(EVERYBODY)
     asked, carried = 0, set()
     for method, declared in thin_out(targets_of(server.edge), step):
-        right = "" if declared in PUBLIC else asked_of(method, declared)
+        right = "" if declared in PUBLIC_TARGETS else asked_of(method, declared)
         ways = CARRIERS[-1:] if right in carried else CARRIERS  # a key is found before its route is
         carried.add(right)
         for who, token in tokens.items():
@@ -513,8 +513,8 @@ async def test_every_route_and_every_kind_of_actor(server, step):
             assert len({each.status for each in answers[:2]}) == 1, (declared, method, who)
             answer = answers[-1]
             asked += 1
-            if declared in PUBLIC:
-                assert answer.status in (200, 503), (declared, who)
+            if declared in PUBLIC_TARGETS:
+                assert answer.status in (200, 307, 404, 503), (declared, who)
             elif who in REFUSED:
                 assert answer.status == 401, (declared, method, who)
             elif who in MAY[asked_of(method, declared)]:

@@ -94,13 +94,13 @@ async def test_the_own_page_may_ask(served):
     own = {"host": f"localhost:{served.port}", "origin": f"http://localhost:{served.port}"}
     assert (await served.ask(CHAT, HELLO, headers=own | {"sec-fetch-site": "same-origin"})).status == 200
     assert (
-        await served.ask("/docs", headers={"sec-fetch-site": "none", "sec-fetch-mode": "navigate"})
+        await served.ask("/console/", headers={"sec-fetch-site": "none", "sec-fetch-mode": "navigate"})
     ).status == 200
 
 
 async def test_a_link_from_elsewhere_may_be_followed_but_not_posted(served):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-    assert (await served.ask("/docs", headers=headers)).status == 200
+    assert (await served.ask("/console/", headers=headers)).status == 200
     assert (await served.ask(CHAT, HELLO, headers=headers)).status == 403
 
 

@@ -53,7 +53,7 @@ def test_an_extra_that_is_not_known_is_named():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert (
-        "EXTRAS takes knowledge native documents oidc otlp postgresql prices ray redis, not nonsense"
+        "EXTRAS takes knowledge native documents media oidc otlp postgresql prices ray redis, not nonsense"
         in done.stderr
     )
 

@@ -42,10 +42,14 @@ TEXT = "/v1/completions"
 KEY = "canary-key-4f1d0c8e55"
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
-PUBLIC = frozenset(
-    {"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/docs/page.css", "/docs/page.js"}
-)
+PUBLIC = frozenset({"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/console", "/console/"})
 """Paths that need no key, because they contain no data."""
+
+CONSOLE_FILES = "/console/{name:path}"
+"""The path of the console's files, which need no key either."""
+
+PUBLIC_TARGETS = PUBLIC | {"/console/{name}"}
+"""The same as `targets_of` names them."""
 
 MISSING_PARTS = tuple(f"/jamai/api/{path}" for path in FEATURES)
 """Beginnings of the paths of what JamAI Base has and this server has not."""

@@ -4,6 +4,7 @@ handled."""
 import re
 from collections.abc import Sequence
 
+from antiphon.console.pages import declare_console
 from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.domain.context import AttributeValue, Span, Tracer
 from antiphon.domain.ledger import NOTHING
@@ -25,7 +26,7 @@ from antiphon.http.errors import (
 from antiphon.http.in_flight import ClientLeft, InFlight
 from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.limit_headers import build_limit_headers
-from antiphon.http.openapi import declare_document, declare_pages
+from antiphon.http.openapi import declare_document
 from antiphon.http.protocol import Exchange
 from antiphon.http.responses import (
     EventWriter,
@@ -258,7 +259,7 @@ def list_endpoints(app_state: AppState) -> list[Endpoint]:
         *list_knowledge_endpoints(app_state),
         *server_endpoints,
         declare_document(app_state, server_endpoints),
-        *declare_pages(app_state),
+        *declare_console(),
         declare_front_page(app_state),
     ]
 

@@ -1,16 +1,14 @@
-"""The OpenAPI document, and the page that shows it.
+"""The OpenAPI document.
 
 The document lists every endpoint and the schemas of its dialect. It also describes what the application adds
 to every endpoint: errors in the dialect's format, headers, and the framing of streams. The document uses
-version 3.2, the first version that describes one event of a stream. The page contains no data and asks for
-the key.
+version 3.2, the first version that describes one event of a stream.
 """
 
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from antiphon import __version__
@@ -43,25 +41,6 @@ from antiphon.http.knowledge import list_knowledge_endpoints
 from antiphon.http.limit_headers import RATE_LIMIT_HEADERS
 from antiphon.http.server_status import HEALTH, HEALTH_SCHEMA
 from antiphon.http.state import AppState
-
-PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-)
-
-PAGES = (
-    ("/docs", "page.html", "text/html"),
-    ("/docs/page.css", "page.css", "text/css"),
-    ("/docs/page.js", "page.js", "text/javascript"),
-)
-
-KEYS_OFF_MARK = b'data-keys="off"'
-"""What the page says of keys in its file."""
 
 OPENAPI_VERSION = "3.2.0"
 
@@ -315,18 +294,3 @@ def declare_document(app_state: AppState, server_endpoints: Sequence[Endpoint]) 
         return Response(await asyncio.to_thread(build))
 
     return Endpoint(method="GET", path="/openapi.json", handler=show, right=Right.READ)
-
-
-def declare_pages(app_state: AppState) -> tuple[Endpoint, ...]:
-    """Declares the public endpoints of the page, its style sheet and its script. The page asks for a key
-    where the server needs one."""
-    keys_mark = b'data-keys="on"' if app_state.verifiers else KEYS_OFF_MARK
-    return tuple(_declare_page(*page, keys_mark) for page in PAGES)
-
-
-def _declare_page(path: str, name: str, media_type: str, keys_mark: bytes) -> Endpoint:
-    async def show(_request: Request, _services: Services) -> Response:
-        body = files("antiphon.http").joinpath("docs", name).read_bytes().replace(KEYS_OFF_MARK, keys_mark)
-        return Response(body, media_type=media_type, headers=PAGE_HEADERS)
-
-    return Endpoint(method="GET", path=path, handler=show, right=None, ends_with_caller=False)

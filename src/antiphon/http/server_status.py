@@ -9,11 +9,9 @@ not answer as not up.
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from html import escape
-from importlib.resources import files
 
 from antiphon import __version__
 from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
@@ -83,22 +81,11 @@ HEALTH_SCHEMA = {
 
 
 MAX_MODELS = 50
-"""The most models that the page names."""
+"""The most models that the answer names."""
 
 HTML = "text/html"
 
-PAGE_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-    (b"vary", b"accept"),
-)
-
-LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
-
+LINKS = {"console": "/console/", "docs": "/docs", "openapi": "/openapi.json", "health": "/health"}
 
 FRONT_PAGE = "/"
 
@@ -353,16 +340,19 @@ def _declare_info(
 
 
 def declare_front_page(app_state: AppState) -> Endpoint:
-    """Declares the public endpoint of the page."""
+    """Declares the public endpoint of `/`: it leads a browser to the console. Programs get links."""
     lists_models = not app_state.verifiers
 
     async def show(request: Request, _services: Services) -> Response:
-        names = [model.name for model in app_state.models] if lists_models else []
         if prefers_html(request):
-            return Response(build_front_page(names, lists_models), media_type=HTML, headers=PAGE_HEADERS)
+            # Relative, because a proxy may serve all of this below a prefix.
+            leads = ((b"location", b"console/"), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
+            return Response(status=307, headers=leads, media_type=HTML)
         content: dict[str, object] = {"name": "Antiphon", **LINKS}
-        content |= {"models": names[:MAX_MODELS]} if lists_models else {}
-        return Response(json.dumps(content).encode() + b"\n", headers=PAGE_HEADERS)
+        if lists_models:
+            content["models"] = [model.name for model in app_state.models][:MAX_MODELS]
+        headers = ((b"vary", b"accept"), (b"cache-control", b"no-cache"))
+        return Response(json.dumps(content).encode() + b"\n", headers=headers)
 
     return Endpoint(method="GET", path=FRONT_PAGE, handler=show, right=None, ends_with_caller=False)
 
@@ -371,15 +361,3 @@ def prefers_html(request: Request) -> bool:
     """Whether the caller is a browser: it names HTML among the types that it accepts."""
     media_types = b",".join(request.headers.get(b"accept", [])).decode("latin-1").lower().split(",")
     return any(media_type.partition(";")[0].strip() == HTML for media_type in media_types)
-
-
-def build_front_page(names: Sequence[str], lists_models: bool) -> bytes:
-    """Builds the page. `lists_models`: whether the page names the models, because every caller can list
-    them."""
-    page = files("antiphon.http").joinpath("docs", "front.html").read_text("utf-8")
-    items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MAX_MODELS])
-    remainder = f"<p>and {len(names) - MAX_MODELS} more</p>" if len(names) > MAX_MODELS else ""
-    key_hint = "<p>This server asks for a key. With one, <code>GET /v1/models</code> lists the models.</p>"
-    return page.replace(
-        "<!-- models -->", f"<ul>{items}</ul>{remainder}" if lists_models else key_hint
-    ).encode()

@@ -1,0 +1,255 @@
+import { html, nothing } from "../../vendor/lit.js";
+import { ServerError, change, get, list, loadDescription, session } from "../lib/api.js";
+import { formatCount, formatDay, formatTime } from "../lib/format.js";
+import { View, asError, confirmAction, copyText, icon, showError } from "../lib/view.js";
+
+const TABS = { keys: "Keys", projects: "Projects", limits: "Limits", audit: "Audit" };
+const DAY = 86_400;
+
+/** Projects, members, keys, limits and the audit: what the admin API shows to this key. */
+class AccessPage extends View {
+  static properties = { rest: { attribute: false }, data: { state: true }, problem: { state: true }, secret: { state: true }, form: { state: true }, formProblem: { state: true } };
+
+  constructor() {
+    super();
+    /** @type {string[]} */
+    this.rest = [];
+    /** @type {{projects: any[], users: any[], keys: any[], limits: any[], audit: any[], members: any[], schemas: any} | null} */
+    this.data = null;
+    /** @type {any} */
+    this.problem = null;
+    /** @type {any} a new key, which is shown once */
+    this.secret = null;
+    /** @type {string | null} the form that is open */
+    this.form = null;
+    /** @type {any} */
+    this.formProblem = null;
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this.refresh();
+  }
+
+  async refresh() {
+    try {
+      const load = (/** @type {string} */ path, most = 1000) => list(path, most).catch((problem) => {
+        if (problem instanceof ServerError && problem.status === 403) return [];
+        throw problem;
+      });
+      const [projects, users, keys, limits] = await Promise.all(["projects", "users", "keys", "limits"].map((name) => load(`admin/v1/${name}`)));
+      const audit = (await get("admin/v1/audit?limit=100").catch(() => ({ data: [] }))).data;
+      const states = await Promise.all(limits.slice(0, 100).map((limit) => get(`admin/v1/limits/${limit.id}`).catch(() => limit)));
+      const { schemas } = (await loadDescription()).components;
+      this.data = { projects, users, keys, limits: states, audit, members: [], schemas };
+      this.problem = null;
+    } catch (problem) {
+      this.data = null;
+      this.problem = problem instanceof ServerError && problem.status === 404 && !session.key
+        ? { message: "This server has no keys. Start it with ANTIPHON_KEYS=true to make projects, keys and limits here." }
+        : asError(problem);
+    }
+  }
+
+  /** @param {() => Promise<any>} act */
+  async run(act) {
+    try {
+      const made = await act();
+      if (made?.secret) this.secret = made;
+      this.form = null;
+      this.formProblem = null;
+      await this.refresh();
+    } catch (problem) {
+      this.formProblem = asError(problem);
+    }
+  }
+
+  /** @param {string | null} id */
+  nameProject(id) {
+    return this.data?.projects.find((project) => project.id === id)?.name ?? id ?? "–";
+  }
+
+  render() {
+    const tab = this.rest[0] in TABS ? this.rest[0] : "keys";
+    return html`<div class="pad"><h1>Access</h1>${showError(this.problem)}
+      ${this.data ? html`<nav class="tabs" aria-label="Access">${Object.entries(TABS).map(([name, label]) => html`<a href="#/access/${name}" aria-current=${name === tab ? "page" : nothing}>${label}</a>`)}</nav>
+        ${this.renderTab(tab)}` : nothing}
+      ${this.secret ? this.renderSecret() : nothing}</div>`;
+  }
+
+  /** @param {string} tab */
+  renderTab(tab) {
+    if (tab === "projects") return this.renderProjects();
+    if (tab === "limits") return this.renderLimits();
+    return tab === "audit" ? this.renderAudit() : this.renderKeys();
+  }
+
+  // --- keys ---
+
+  renderKeys() {
+    const keys = this.data?.keys ?? [];
+    return html`<div class="row"><button class="primary" @click=${() => this.open("key")}>${icon("plus")} Create a key</button></div>
+      ${this.form === "key" ? this.renderKeyForm() : nothing}
+      ${keys.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Key</th><th>Note</th><th>Kind</th><th>Project</th><th>Models</th><th>Ends</th><th></th></tr></thead>
+        <tbody>${keys.map((key) => html`<tr class=${key.revoked_at ? "ended" : ""}><td><code>${key.prefix}</code></td><td>${key.note}</td><td>${key.kind.replace("_", " ")}</td>
+          <td>${this.nameProject(key.project)}</td><td>${key.models?.join(", ") ?? "all"}</td>
+          <td>${key.revoked_at ? `ended ${formatDay(key.revoked_at)}` : key.expires_at ? formatDay(key.expires_at) : "–"}</td>
+          <td class="row end">${key.revoked_at ? nothing : html`
+            <button class="quiet" @click=${() => this.rotate(key)}>${icon("refresh-cw")} Rotate</button>
+            <button class="quiet" @click=${() => this.revoke(key)}>${icon("ban")} End</button>`}</td></tr>`)}</tbody></table></div>`
+        : html`<p class="muted">You see no key. Create one, and give it to a program.</p>`}`;
+  }
+
+  renderKeyForm() {
+    const projects = (this.data?.projects ?? []).filter((project) => !project.archived_at);
+    return html`<form class="card grid" @submit=${this.createKey}>
+      <label>Kind <select name="kind"><option value="service">service: a program of a project</option>
+        <option value="access_token">access token: a user</option><option value="admin">admin: everything</option></select></label>
+      <label>Project <select name="project"><option value=""></option>${projects.map((project) => html`<option value=${project.id} ?selected=${project.name === "default"}>${project.name}</option>`)}</select></label>
+      <label>User <select name="user"><option value=""></option>${(this.data?.users ?? []).map((user) => html`<option value=${user.id}>${user.name}</option>`)}</select></label>
+      <label>Models <input name="models" placeholder="all; patterns such as cantor*, by commas"></label>
+      <label>Ends after <select name="days"><option value="">never</option><option value="1">a day</option><option value="30">30 days</option><option value="365">a year</option></select></label>
+      <label>Requests a minute <input name="requests" inputmode="numeric" placeholder="no limit"></label>
+      <label>Note <input name="note" placeholder="who or what uses it"></label>
+      ${showError(this.formProblem)}
+      <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Create</button></div></form>`;
+  }
+
+  /** @param {SubmitEvent} event */
+  createKey(event) {
+    event.preventDefault();
+    const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    const read = (/** @type {string} */ name) => String(form.get(name) ?? "").trim();
+    /** @type {Record<string, any>} */
+    const body = { kind: read("kind"), note: read("note") };
+    if (read("project") && read("kind") !== "admin") body.project = read("project");
+    if (read("user") && read("kind") === "access_token") body.user = read("user");
+    if (read("models")) body.models = read("models").split(",").map((name) => name.trim()).filter(Boolean);
+    if (read("days")) body.expires_at = Math.floor(Date.now() / 1000) + Number(read("days")) * DAY;
+    if (read("requests")) body.limits = [{ measure: "requests", amount: Number(read("requests")), window: "minute" }];
+    this.run(() => change("POST", "admin/v1/keys", body));
+  }
+
+  /** @param {any} key */
+  async rotate(key) {
+    if (!(await confirmAction(`Make a successor of ${key.prefix}? The old key works for one more hour.`, "Rotate"))) return;
+    this.run(() => change("POST", `admin/v1/keys/${key.id}/rotate`, { overlap: 3600 }));
+  }
+
+  /** @param {any} key */
+  async revoke(key) {
+    if (!(await confirmAction(`End ${key.prefix} now? Programs that use it are refused at once.`, "End the key"))) return;
+    this.run(() => change("POST", `admin/v1/keys/${key.id}/revoke`, {}));
+  }
+
+  renderSecret() {
+    return html`<dialog class="secret" @close=${() => { this.secret = null; }}><h2>The key, once</h2>
+      <p>Copy it now: the server keeps only its digest and cannot show it again.</p>
+      <pre><code class="secret-text">${this.secret.secret}</code></pre>
+      <div class="row end"><button @click=${() => copyText(this.secret.secret)}>${icon("copy")} Copy</button>
+        <button class="primary" @click=${() => this.querySelector("dialog.secret")?.close()}>I have it</button></div></dialog>`;
+  }
+
+  // --- projects ---
+
+  renderProjects() {
+    const { projects = [], keys = [], users = [], members = [] } = this.data ?? {};
+    const chosen = this.rest[1];
+    return html`<div class="row"><button class="primary" @click=${() => this.open("project")}>${icon("plus")} Create a project</button></div>
+      ${this.form === "project" ? html`<form class="card grid" @submit=${(/** @type {SubmitEvent} */ event) => {
+        event.preventDefault();
+        const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+        this.run(() => change("POST", "admin/v1/projects", { name: String(form.get("name")).trim(), note: String(form.get("note")) }));
+      }}><label>Name <input name="name" required></label><label>Note <input name="note"></label>${showError(this.formProblem)}
+        <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Create</button></div></form>` : nothing}
+      <table class="list"><thead><tr><th>Project</th><th>Note</th><th>Created</th><th class="number">Keys</th><th>Words of requests</th><th></th></tr></thead>
+      <tbody>${projects.map((project) => html`<tr class=${project.archived_at ? "ended" : project.id === chosen ? "current" : ""}><td>${project.name}</td><td>${project.note}</td><td>${project.created_at ? formatDay(project.created_at) : "–"}</td>
+        <td class="number">${formatCount(keys.filter((key) => key.project === project.id && !key.revoked_at).length)}</td>
+        <td>${project.recording ? `kept ${project.recording.days} days` : "not kept"}</td>
+        <td><button class="quiet" @click=${() => this.showMembers(project.id)}>${icon("users-round")} Members</button></td></tr>`)}</tbody></table>
+      ${chosen ? html`<section class="card" aria-label="Members"><h2>Members of ${this.nameProject(chosen)}</h2>
+        ${members.length ? html`<table class="list"><tbody>${members.map((member) => html`<tr><td>${users.find((user) => user.id === member.user)?.name ?? member.user}</td><td>${member.role}</td>
+          <td class="row end"><button class="quiet" @click=${() => this.run(async () => { await change("DELETE", `admin/v1/projects/${chosen}/members/${member.user}`); await this.showMembers(chosen); })}>Remove</button></td></tr>`)}</tbody></table>`
+          : html`<p class="muted">It has no members; service keys act for it without one.</p>`}
+        <form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
+          event.preventDefault();
+          const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+          this.run(async () => { await change("PUT", `admin/v1/projects/${chosen}/members/${form.get("user")}`, { role: form.get("role") }); await this.showMembers(chosen); });
+        }}><label>User <select name="user" required>${users.map((user) => html`<option value=${user.id}>${user.name}</option>`)}</select></label>
+          <label>Role <select name="role"><option>member</option><option>owner</option><option>viewer</option></select></label><button>Add</button></form>${showError(this.formProblem)}</section>` : nothing}`;
+  }
+
+  /** @param {string} project */
+  async showMembers(project) {
+    this.rest = ["projects", project];
+    const members = await list(`admin/v1/projects/${project}/members`).catch(() => []);
+    if (this.data) this.data = { ...this.data, members };
+  }
+
+  // --- limits ---
+
+  renderLimits() {
+    const { limits = [], keys = [], users = [], projects = [] } = this.data ?? {};
+    const nameTarget = (/** @type {any} */ limit) =>
+      projects.find((each) => each.id === limit.target)?.name ?? users.find((each) => each.id === limit.target)?.name ??
+      keys.find((each) => each.id === limit.target)?.note ?? limit.target;
+    return html`<div class="row"><button class="primary" @click=${() => this.open("limit")}>${icon("plus")} Set a limit</button></div>
+      ${this.form === "limit" ? this.renderLimitForm() : nothing}
+      ${limits.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Applies to</th><th>Measure</th><th class="number">Amount</th><th>Per</th><th>Used</th><th>Models</th><th></th></tr></thead>
+        <tbody>${limits.map((limit) => html`<tr><td>${limit.subject} ${nameTarget(limit)}</td><td>${limit.measure}</td><td class="number">${showAmount(limit, limit.amount)}</td><td>${limit.window ?? "–"}</td>
+          <td>${limit.remaining === undefined ? "–" : html`<meter min="0" max=${limit.amount || 1} high=${limit.amount * 0.9} .value=${limit.amount - limit.remaining}></meter> ${showAmount(limit, limit.amount - limit.remaining)}`}</td>
+          <td>${limit.models ?? "all"}</td><td class="row end"><button class="quiet" @click=${async () => {
+            if (await confirmAction("Remove this limit?", "Remove")) this.run(() => change("DELETE", `admin/v1/limits/${limit.id}`));
+          }}>${icon("trash-2")} Remove</button></td></tr>`)}</tbody></table></div>` : html`<p class="muted">No limit applies. Set one for a project, a user or a key.</p>`}`;
+  }
+
+  renderLimitForm() {
+    const { keys = [], users = [], projects = [], schemas = {} } = this.data ?? {};
+    const targets = [
+      ...projects.map((each) => ["project", each.id, `project ${each.name}`]),
+      ...keys.filter((each) => !each.revoked_at).map((each) => ["key", each.id, `key ${each.note || each.prefix}`]),
+      ...users.map((each) => ["user", each.id, `user ${each.name}`]),
+    ];
+    return html`<form class="card grid" @submit=${(/** @type {SubmitEvent} */ event) => {
+      event.preventDefault();
+      const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+      const [subject, target] = String(form.get("target")).split("/");
+      const measure = String(form.get("measure"));
+      const typed = Number(form.get("amount"));
+      const body = { subject, target, measure, amount: measure === "cost" ? Math.round(typed * 1e9) : typed,
+        ...(measure === "concurrent" ? {} : { window: form.get("window") }), ...(form.get("models") ? { models: form.get("models") } : {}) };
+      this.run(() => change("POST", "admin/v1/limits", body));
+    }}><label>Applies to <select name="target">${targets.map(([subject, id, label]) => html`<option value="${subject}/${id}">${label}</option>`)}</select></label>
+      <label>Measure <select name="measure">${schemas.AdminMeasure.enum.map((/** @type {string} */ measure) => html`<option>${measure}</option>`)}</select></label>
+      <label>Amount <input name="amount" required inputmode="decimal"></label>
+      <label>Per <select name="window">${schemas.AdminWindow.enum.map((/** @type {string} */ window) => html`<option>${window}</option>`)}</select></label>
+      <label>Models <input name="models" placeholder="all"></label>${showError(this.formProblem)}
+      <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Set</button></div></form>`;
+  }
+
+  // --- audit ---
+
+  renderAudit() {
+    const audit = this.data?.audit ?? [];
+    return audit.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Time</th><th>Who</th><th>What</th><th>About</th><th>Before and after</th></tr></thead>
+      <tbody>${audit.map((entry) => html`<tr><td>${formatTime(entry.at)}</td><td>${entry.actor}</td><td>${entry.action}</td><td>${entry.about || entry.target}</td>
+        <td>${(entry.changes ?? []).map((/** @type {any} */ each) => html`<div><code>${each.field}</code>: ${each.before ?? "–"} → ${each.after ?? "–"}</div>`)}</td></tr>`)}</tbody></table></div>`
+      : html`<p class="muted">You see no changes. The operator sees those of all projects.</p>`;
+  }
+
+  /** @param {string | null} form */
+  open(form) {
+    this.form = form;
+    this.formProblem = null;
+  }
+
+  updated() {
+    const dialog = this.querySelector("dialog.secret");
+    if (dialog && !dialog.open) dialog.showModal();
+  }
+}
+
+/** Costs are counted in billionths. @param {any} limit @param {number} amount */
+const showAmount = (limit, amount) => (limit.measure === "cost" ? formatCount(amount / 1e9) : formatCount(amount));
+
+customElements.define("access-page", AccessPage);

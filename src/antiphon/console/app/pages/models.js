@@ -1,0 +1,101 @@
+import { html, nothing } from "../../vendor/lit.js";
+import { get } from "../lib/api.js";
+import { formatBytes, formatCount } from "../lib/format.js";
+import { View, asError, showError } from "../lib/view.js";
+
+/** The models, their state and what each of them can do. */
+class ModelsPage extends View {
+  static properties = { rest: { attribute: false }, models: { state: true }, card: { state: true }, problem: { state: true }, load: { state: true }, ready: { state: true } };
+
+  constructor() {
+    super();
+    /** @type {string[]} */
+    this.rest = [];
+    /** @type {any[] | null} */
+    this.models = null;
+    /** @type {any} */
+    this.card = null;
+    /** @type {any} */
+    this.problem = null;
+    /** @type {any} */
+    this.load = null;
+    /** @type {any} */
+    this.ready = null;
+    /** @type {ReturnType<typeof setInterval> | undefined} */
+    this.timer = undefined;
+  }
+
+  connectedCallback() {
+    super.connectedCallback();
+    this.refresh();
+    this.timer = setInterval(() => this.refresh(), 5000);
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    clearInterval(this.timer);
+  }
+
+  async refresh() {
+    try {
+      this.models = (await get("v1/models")).data;
+      [this.load, this.ready] = await Promise.all([get("load").catch(() => null), get("health/ready").catch(() => null)]);
+      this.problem = null;
+    } catch (problem) {
+      this.problem = asError(problem);
+    }
+  }
+
+  /** @param {Map<string, unknown>} changed */
+  willUpdate(changed) {
+    if (changed.has("rest")) this.showModel(this.rest.join("/"));
+  }
+
+  /** @param {string} name */
+  async showModel(name) {
+    this.card = null;
+    if (!name) return;
+    try {
+      this.card = await get(`v1/models/${name.split("/").map(encodeURIComponent).join("/")}`);
+    } catch (problem) {
+      this.problem = asError(problem);
+    }
+  }
+
+  render() {
+    const chosen = this.rest.join("/");
+    return html`<div class="pad"><h1>Models</h1>${showError(this.problem)}
+      ${this.load ? html`<p class="muted">${Object.entries(this.load).filter(([, value]) => typeof value === "number")
+        .map(([name, value]) => `${name.replaceAll("_", " ")}: ${formatCount(/** @type {number} */ (value))}`).join(" · ")}</p>` : nothing}
+      ${this.models?.length === 0 ? html`<p class="muted">This key can use no model. Its list of models is on the page Access.</p>` : nothing}
+      <table class="list"><thead><tr><th>Model</th><th>State</th><th>Base</th><th>Owner</th></tr></thead>
+      <tbody>${(this.models ?? []).map((model) => html`<tr class=${model.id === chosen ? "current" : ""}>
+        <td><a href="#/models/${encodeURIComponent(model.id)}">${model.id}</a></td>
+        <td><span class="state ${model.state}">${model.state}</span></td><td>${model.parent ?? "–"}</td><td>${model.owned_by}</td></tr>`)}</tbody></table>
+      ${this.card ? this.renderCard(this.card) : nothing}</div>`;
+  }
+
+  /** @param {any} card */
+  renderCard({ id, profile, adapter }) {
+    const facts = { ...(profile ?? {}), ...(adapter ? { adapter } : {}) };
+    return html`<section aria-label="Profile"><h2>${id}</h2>
+      ${profile ? nothing : html`<p class="muted">Its profile is known when its engine is ready.</p>`}
+      <table class="facts"><tbody>${Object.entries(facts).filter(([, value]) => value !== null && !(Array.isArray(value) && !value.length))
+        .map(([name, value]) => html`<tr><th scope="row">${name.replaceAll("_", " ")}</th><td>${describeFact(name, value)}</td></tr>`)}</tbody></table></section>`;
+  }
+}
+
+/** @param {string} name @param {any} value */
+function describeFact(name, value) {
+  if (name === "size") return formatBytes(value);
+  if (typeof value === "number") return formatCount(value);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.map((item) => (typeof item === "object" ? JSON.stringify(item) : item)).join(", ");
+  if (typeof value === "object") {
+    const set = Object.entries(value).filter(([, part]) => part !== null);
+    return set.length ? set.map(([part, number]) => `${part}: ${typeof number === "object" ? JSON.stringify(number) : number}`).join(", ") : "–";
+  }
+  return value;
+}
+
+customElements.define("models-page", ModelsPage);

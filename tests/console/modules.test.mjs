@@ -1,0 +1,178 @@
+// What the console's pure modules do, without a browser.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const APP = new URL("../../src/antiphon/console/app/", import.meta.url);
+const load = (name) => import(new URL(name, APP));
+
+const { readEvents } = await load("lib/sse.js");
+const tree = await load("chat/tree.js");
+const { packState, unpackState } = await load("chat/link.js");
+const code = await load("chat/code.js");
+const settings = await load("chat/settings.js");
+const tokens = await load("tokens.js");
+const { layOut } = await load("requests/waterfall.js");
+const schema = await load("reference/schema.js");
+const format = await load("lib/format.js");
+
+const streamOf = (parts) => new ReadableStream({
+  start(controller) {
+    for (const part of parts) controller.enqueue(part);
+    controller.close();
+  },
+});
+
+const collect = async (events) => {
+  const found = [];
+  for await (const event of events) found.push(event);
+  return found;
+};
+
+test("events are the same however the bytes are split", async () => {
+  const bytes = new TextEncoder().encode(': alive\n\nevent: x\ndata: {"a":"é🦜"}\r\n\r\ndata: one\ndata: two\n\ndata:[DONE]\n\n');
+  for (let size = 1; size <= bytes.length; size += 1) {
+    const parts = [];
+    for (let at = 0; at < bytes.length; at += size) parts.push(bytes.slice(at, at + size));
+    assert.deepEqual(await collect(readEvents(streamOf(parts))), ['{"a":"é🦜"}', "one\ntwo", "[DONE]"], `parts of ${size}`);
+  }
+});
+
+test("an event without its blank line is not whole", async () => {
+  assert.deepEqual(await collect(readEvents(streamOf([new TextEncoder().encode("data: a\n\ndata: b\n")]))), ["a"]);
+});
+
+const grow = () => {
+  let [value, first] = tree.add(tree.createTree(), { role: "user", text: "hi", parent: null, id: "u" });
+  let answer;
+  [value, answer] = tree.add(value, { role: "assistant", text: "a", parent: first.id, id: "a" });
+  let again;
+  [value, again] = tree.add(value, { role: "assistant", text: "b", parent: first.id, id: "b" });
+  return { value, first, answer, again };
+};
+
+test("an answer that is made again is a branch, and both stay", () => {
+  const { value, answer } = grow();
+  assert.deepEqual(tree.listPath(value).map((node) => node.text), ["hi", "b"]);
+  assert.deepEqual(tree.listSiblings(value, answer).map((node) => node.id), ["a", "b"]);
+  assert.deepEqual(tree.listPath(tree.show(value, "a")).map((node) => node.text), ["hi", "a"]);
+});
+
+test("a removed message takes what follows it, and its sibling is shown", () => {
+  const { value } = grow();
+  const [longer] = tree.add(value, { role: "user", text: "more", parent: "b", id: "c" });
+  const left = tree.remove(longer, "b");
+  assert.deepEqual(Object.keys(left.nodes).sort(), ["a", "u"]);
+  assert.equal(left.leaf, "a");
+  assert.deepEqual(tree.remove(left, "u"), { nodes: {}, leaf: null });
+});
+
+test("messages of a request hold calls and their results", () => {
+  const calls = [{ id: "c1", name: "f", arguments: "{}" }];
+  const path = [{ role: "user", text: "x" }, { role: "assistant", text: "", calls }, { role: "tool", text: "7", callId: "c1" }];
+  assert.deepEqual(tree.buildMessages(path, " be brief "), [
+    { role: "system", content: " be brief " }, { role: "user", content: "x" },
+    { role: "assistant", content: "", tool_calls: [{ id: "c1", type: "function", function: { name: "f", arguments: "{}" } }] },
+    { role: "tool", tool_call_id: "c1", content: "7" },
+  ]);
+});
+
+test("an export is read back, and a damaged one is refused in words", () => {
+  const { value } = grow();
+  const read = tree.parseExport(tree.writeExport("title", value, { model: "m" }));
+  assert.deepEqual([read.title, read.tree, read.settings], ["title", value, { model: "m" }]);
+  for (const text of ["{", "[]", '{"format":"antiphon-conversation","tree":{"nodes":{"a":{"id":"a","parent":"x","role":"user","text":""}}}}',
+    '{"format":"antiphon-conversation","tree":{"nodes":{"a":{"id":"a","parent":null,"role":"boss","text":""}}}}']) {
+    assert.throws(() => tree.parseExport(text), /^Error: (This file|A message)/);
+  }
+});
+
+test("a link holds any state, and a damaged one is refused", async () => {
+  const state = { settings: { values: { seed: "7" } }, messages: [{ role: "user", text: "é🦜 <b>&#?/" }] };
+  const packed = await packState(state);
+  assert.match(packed, /^[\w-]+$/);
+  assert.deepEqual(await unpackState(packed), state);
+  for (const damaged of ["", "!!!", packed.slice(3), "AAAA"]) await assert.rejects(unpackState(damaged), /damaged/);
+});
+
+const BODY = { model: "m", messages: [{ role: "user", content: "it's \"x\"\n" }], min_p: 0.1, stream: true, seed: null, logprobs: true };
+
+test("a program names the key's variable and never the key", () => {
+  for (const write of [code.writeCurl, code.writeOpenaiPython, code.writeOpenaiNode]) {
+    const text = write("http://h/p/", "v1/chat/completions", BODY, true);
+    assert.match(text, /ANTIPHON_API_KEY/);
+    assert.match(text, /http:\/\/h\/p\/v1/);
+  }
+  assert.match(code.writeCurl("http://h/", "v1/completions", BODY, false), /it'\\''s/);
+  const python = code.writeOpenaiPython("http://h/", "v1/chat/completions", BODY, false);
+  assert.match(python, /extra_body=\{\n {8}"min_p": 0.1,/);
+  assert.match(python, /seed=None/);
+  assert.match(python, /logprobs=True/);
+});
+
+const DOCUMENT = {
+  paths: { "/v1/chat/completions": { post: { requestBody: { content: { "application/json": { schema: { $ref: "#/components/schemas/C" } } } } } } },
+  components: { schemas: { C: { properties: {
+    model: { type: "string" },
+    rag_params: { anyOf: [{ $ref: "#/components/schemas/R" }, { type: "null" }], description: "a table" },
+    top_p: { anyOf: [{ type: "number", minimum: 0, maximum: 1 }, { type: "null" }], description: "mass" },
+    temperature: { anyOf: [{ type: "number", minimum: 0, maximum: 2 }, { type: "null" }] },
+    stop: { anyOf: [{ type: "string" }, { type: "array", items: { type: "string" } }, { type: "null" }] },
+    seed: { anyOf: [{ type: "integer", minimum: -(2 ** 63), maximum: 2 ** 63 }, { type: "null" }] },
+    a_new_field: { anyOf: [{ enum: ["x", "y"] }, { type: "null" }] },
+    ignore_eos: { anyOf: [{ type: "boolean" }, { type: "null" }] },
+  } }, R: { type: "object" } } },
+};
+
+test("parameters come from the server's description, in the order in which people look for them", () => {
+  const found = settings.listParameters(DOCUMENT, "/v1/chat/completions", ["top_p"]);
+  assert.deepEqual(found.map(({ name, kind, isRefused }) => [name, kind, isRefused]), [
+    ["temperature", "number", false], ["top_p", "number", true], ["seed", "integer", false], ["stop", "list", false],
+    ["ignore_eos", "boolean", false], ["rag_params", "json", false], ["a_new_field", "choice", false],
+  ]);
+  assert.equal(settings.describeRange(found[0]), "0 to 2");
+  assert.equal(settings.describeRange(found[2]), "");
+});
+
+test("what was typed is checked before it is sent", () => {
+  const number = { name: "t", kind: "number", help: "", group: "", isRefused: false, low: 0, high: 2 };
+  assert.equal(settings.readValue(number, " 1.5 "), 1.5);
+  assert.equal(settings.readValue(number, " "), undefined);
+  for (const typed of ["x", "3", "-1", "Infinity"]) assert.throws(() => settings.readValue(number, typed));
+  assert.throws(() => settings.readValue({ ...number, kind: "integer" }, "1.5"), /whole/);
+  assert.throws(() => settings.readValue({ ...number, above: 0, low: undefined }, "0"), /Above 0/);
+  assert.deepEqual(settings.readValue({ ...number, kind: "list" }, "a\n\\nb"), ["a", "\nb"]);
+  assert.throws(() => settings.readValue({ ...number, kind: "json" }, "{"), /JSON/);
+  assert.throws(() => settings.readJson("[]", "object"), /object/);
+  assert.throws(() => settings.readJson("{}", "array"), /list/);
+});
+
+test("tokens tell how sure the model was", () => {
+  const [token] = tokens.readTokens({ content: [{ token: "a", bytes: [97], logprob: Math.log(0.5), top_logprobs: [{ token: "a", logprob: Math.log(0.5) }, { token: "b", logprob: Math.log(0.25) }] }] });
+  assert.equal(tokens.classify(token.logprob), 2);
+  assert.ok(Math.abs(tokens.measureEntropy(token) - 1.5) < 1e-9);
+  const parts = [[0xf0, 0x9f], [0xa6, 0x9c], [33]].map((bytes) => ({ text: "?", bytes, logprob: 0, top: [] }));
+  assert.equal(tokens.joinBefore(parts, 2), "🦜");
+  assert.equal(tokens.joinBefore([{ text: "x", bytes: null, logprob: 0, top: [] }, ...parts], 1), "x");
+});
+
+test("the time of a request is laid out without gaps or overflow", () => {
+  const entry = { parent: null, at_ms: 1000, total_ms: 400, queue_ms: 40, ttft_ms: 200, routes: [{ route: "one", error: "timeout", ms: 60 }, { route: "two", error: null, ms: 340 }] };
+  const child = { parent: "x", operation: "retrieval", model: "minilm", at_ms: 1010, total_ms: 20, status: "ok" };
+  const { rows, totalMs } = layOut([child, entry]);
+  assert.equal(totalMs, 400);
+  assert.deepEqual(rows.map((row) => [row.kind, row.ms]), [["failed", 60], ["queue", 40], ["prefill", 100], ["tokens", 200], ["child", 20]]);
+  for (const row of rows) assert.ok(row.left >= 0 && row.left + row.width <= 100.001, JSON.stringify(row));
+  assert.deepEqual(layOut([{ parent: null, at_ms: 0, total_ms: null, routes: [] }]).rows.length, 1);
+});
+
+test("an example has what is required", () => {
+  const document = { components: { schemas: { A: { type: "object", required: ["n", "c"], properties: { n: { type: "integer", minimum: 3 }, c: { anyOf: [{ enum: ["x"] }, { type: "null" }] } } } } } };
+  assert.deepEqual(schema.buildExample(document, { $ref: "#/components/schemas/A" }), { n: 3, c: "x" });
+  assert.equal(schema.describeType({ anyOf: [{ type: "array", items: { type: "string" } }, { type: "null" }] }), "list of string");
+  assert.equal(schema.describeRange({ anyOf: [{ type: "number", exclusiveMinimum: 0, maximum: 2 }] }), " (above 0, at most 2)");
+});
+
+test("durations and sizes have fitting units", () => {
+  assert.deepEqual([12, 1500, 61_000, null].map(format.formatDuration), ["12 ms", "1.5 s", "1 min 1 s", "–"]);
+  assert.equal(format.formatBytes(5_270_528), "5.3 MB");
+});

@@ -1,0 +1,521 @@
+"""The console in a real browser, with and without keys. An error of the page, which a breach of its content
+security policy is too, fails each test, and so does a request to anywhere else."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import httpx2
+import pytest
+from aiohttp import web
+
+from tests.support.browser import Browser, open_browser
+from tests.support.server import Server, serving
+
+AXE = Path(__file__).parents[1] / "console" / "node_modules" / "axe-core" / "axe.min.js"
+
+TYPE = """((selector, value) => {
+  const field = document.querySelector(selector);
+  field.value = value;
+  field.dispatchEvent(new Event(field.tagName === "SELECT" ? "change" : "input", { bubbles: true }));
+})"""
+"""Types into a field as a user does."""
+
+KEEP_COPY = """Object.defineProperty(navigator, "clipboard", {
+  value: { writeText: async (text) => { window.copied = text; } },
+})"""
+"""Keeps what the page copies, since a page without a window has no clipboard."""
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+HOSTILE_TEXT = f"""{HOSTILE}
+
+[link](javascript:alert(3)) ![image](https://evil.example/x.png) <b onclick=alert(4)>b</b>
+
+<svg><a xlink:href='javascript:alert(5)'>x</a></svg> <iframe src='https://evil.example'></iframe>
+
+```html
+{HOSTILE}
+```"""
+
+PAGES = ("chat", "complete", "compare", "models", "requests", "access", "reference")
+
+
+@pytest.fixture(scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    async with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """The browser, without what earlier tests left in it."""
+    chromium.problems.clear()
+    chromium.requests.clear()
+    yield chromium
+    assert chromium.problems == []
+    hosts = {
+        request["url"].split("/")[2] for request in chromium.requests if request["url"].startswith("http")
+    }
+    assert len(hosts) <= 1, hosts
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def guarded(home: Path) -> Iterator[Server]:
+    """A server with keys, and with knowledge tables that need no database."""
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_KNOWLEDGE_STORAGE": "files"}
+    with serving(env=env) as running:
+        yield running
+
+
+@pytest.fixture
+def key(guarded: Server, home: Path) -> str:
+    return (home / "admin.key").read_text().strip()
+
+
+async def open_page(browser: Browser, server: str, page: str = "chat", key: str = "") -> None:
+    """Opens a page of the console anew. With a key, enters it in the dialog that asks for one."""
+    await browser.open("about:blank")
+    await browser.open(f"{server}/console/#/{page}")
+    await browser.wait_for(f"document.querySelector('{page.split('/', maxsplit=1)[0]}-page')")
+    if key:
+        await enter_key(browser, key)
+
+
+async def enter_key(browser: Browser, key: str) -> None:
+    await browser.wait_for("document.querySelector('dialog.key[open]')")
+    assert all("401" in problem for problem in browser.problems), browser.problems
+    await type_into(browser, "dialog.key [name=key]", key)
+    await browser.run("document.querySelector('dialog.key form').requestSubmit()")
+    await browser.wait_for("!document.querySelector('dialog.key')")
+    browser.problems.clear()
+
+
+async def type_into(browser: Browser, selector: str, value: str) -> None:
+    await browser.wait_for(f"document.querySelector({json.dumps(selector)})")
+    await browser.run(f"{TYPE}({json.dumps(selector)}, {json.dumps(value)})")
+
+
+async def click(browser: Browser, selector: str) -> None:
+    await browser.wait_for(f"document.querySelector({json.dumps(selector)})")
+    await browser.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+async def read(browser: Browser, selector: str) -> str:
+    await browser.wait_for(f"document.querySelector({json.dumps(selector)})")
+    return str(await browser.run(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+async def say(browser: Browser, text: str) -> str:
+    """Sends a message and returns the whole answer."""
+    await type_into(browser, "textarea.draft", text)
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    return await read_answer(browser)
+
+
+async def read_answer(browser: Browser) -> str:
+    """Waits until the last answer is whole."""
+    last = "[...document.querySelectorAll('message-view .message.assistant')].at(-1)"
+    await browser.wait_for(f"{last}?.ariaBusy === 'false' && !document.querySelector('.composer .danger')")
+    return str(await browser.run(f"{last}.querySelector('.markdown, .tokens, .plain').innerText"))
+
+
+# --- talk ---
+
+
+async def test_a_first_chat_stays_in_the_browser(browser: Browser, server: Server) -> None:
+    """`/` leads a browser here; a new visit finds the conversation, and the server never had it."""
+    await browser.open(server.url)
+    await browser.wait_for("document.querySelector('chat-page') && location.pathname === '/console/'")
+    answer = await say(browser, "What is Antiphon?")
+    assert "Antiphon" in answer
+    assert await browser.run("document.querySelector('textarea.draft').value") == ""
+    assert "tokens" in await read(browser, ".message.assistant footer small")
+    await open_page(browser, server.url)
+    await click(browser, ".conversations .title")
+    assert await read_answer(browser) == answer
+    assert await browser.run("sessionStorage.length + localStorage.length + document.cookie.length") == 0
+
+
+async def test_an_answer_made_again_is_a_branch(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url)
+    first = await say(browser, "What is Antiphon?")
+    await type_into(browser, "[name=temperature]", "2")
+    await type_into(browser, "[name=seed]", "3")
+    await click(browser, ".message.assistant [aria-label='Answer again']")
+    await browser.wait_for("document.querySelector('.branches')?.innerText.includes('2/2')")
+    second = await read_answer(browser)
+    body = json.loads(str(next(r for r in reversed(browser.requests) if r["method"] == "POST")["postData"]))
+    assert (body["temperature"], body["seed"]) == (2, 3)
+    assert second != first
+    await click(browser, ".branches [aria-label='The branch before']")
+    await browser.wait_for("document.querySelector('.branches')?.innerText.includes('1/2')")
+    assert await read_answer(browser) == first
+
+
+async def test_a_token_is_inspected_and_the_answer_goes_another_way(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url)
+    await click(browser, ".settings .check input")
+    first = await say(browser, "Who are you?")
+    await click(browser, ".tokens .token")
+    shown = await read(browser, ".alternatives")
+    assert "probability" in shown and "entropy" in shown
+    other = await browser.run("document.querySelectorAll('.alternatives tr code')[1].textContent")
+    await click(browser, ".alternatives tr:nth-child(2) button")
+    await browser.wait_for("document.querySelector('.branches')?.innerText.includes('2/2')")
+    second = await read_answer(browser)
+    assert second.startswith(other.strip("·")) and second != first
+
+
+async def test_a_link_repeats_a_request(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url)
+    await type_into(browser, "[name=temperature]", "1.5")
+    await type_into(browser, "[name=seed]", "11")
+    answer = await say(browser, "Tell me a story")
+    await browser.run(KEEP_COPY)
+    await click(browser, ".message.assistant [aria-label='Copy a link that repeats this']")
+    await browser.wait_for("window.copied")
+    link = await browser.run("window.copied")
+    browser.requests.clear()
+    await browser.open("about:blank")
+    await browser.open(link)
+    await browser.wait_for("document.querySelector('.composer .primary')?.innerText.includes('Answer')")
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    assert await read_answer(browser) == answer
+    assert not any("state=" in request["url"].split("#")[0] for request in browser.requests)
+
+
+async def test_a_schema_holds_and_a_wrong_value_is_named(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url)
+    shape = {
+        "type": "object",
+        "properties": {"n": {"enum": [1, 2]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    await type_into(browser, "textarea[name=schema]", json.dumps(shape))
+    assert json.loads(await say(browser, "A number"))["n"] in (1, 2)
+    await type_into(browser, "textarea[name=schema]", "{")
+    await browser.wait_for("document.querySelector('.settings .error')?.innerText.includes('no JSON')")
+    await type_into(browser, "textarea[name=schema]", "")
+    await type_into(browser, "[name=temperature]", "5")
+    await type_into(browser, "textarea.draft", "kept")
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    assert "temperature: At most 2." in await read(browser, ".talk > .error")
+    assert await browser.run("document.querySelector('textarea.draft').value") == "kept"
+
+
+async def test_two_columns_answer_the_same_message(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url, "compare")
+    await browser.wait_for("document.querySelectorAll('.column').length === 2")
+    await click(browser, ".column:nth-child(2) [aria-label^='Settings']")
+    await type_into(browser, ".column [name=max_tokens]", "2")
+    await click(browser, ".column:nth-child(2) [aria-label^='Settings']")
+    await type_into(browser, "compare-page textarea.draft", "What is Antiphon?")
+    await browser.run("document.querySelector('compare-page .composer').requestSubmit()")
+    await browser.wait_for("!document.querySelector('compare-page .danger')")
+    await browser.wait_for("document.querySelectorAll('.column .message.assistant .markdown').length === 2")
+    texts = await browser.run(
+        "[...document.querySelectorAll('.column .markdown')].map((each) => each.innerText)"
+    )
+    assert texts[0].startswith(texts[1].strip()) and len(texts[0]) > len(texts[1])
+
+
+async def test_a_text_is_continued_and_scored(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url, "complete")
+    await type_into(browser, "complete-page textarea.code", "Hello there")
+    await click(browser, "complete-page .talk .check input")
+    await type_into(browser, "[name=max_tokens]", "3")
+    await browser.run("document.querySelector('complete-page form').requestSubmit()")
+    await browser.wait_for("document.querySelector('complete-page article')?.ariaBusy === 'false'")
+    shown = await browser.run(
+        "[...document.querySelectorAll('complete-page .token')].map((each) => each.textContent)"
+    )
+    assert "Hello" in shown and len(shown) > 4
+
+
+async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Server, tmp_path: Path) -> None:
+    """Names, messages, reasoning, calls, links and images of a conversation that somebody else made."""
+    hostile = {
+        "id": "a",
+        "parent": "u",
+        "role": "assistant",
+        "reasoning": HOSTILE,
+        "text": HOSTILE_TEXT,
+        "calls": [{"id": "c", "name": HOSTILE, "arguments": HOSTILE}],
+        "facts": {
+            "model": HOSTILE,
+            "requestId": HOSTILE,
+            "finish": HOSTILE,
+            "references": {"chunks": [{"title": HOSTILE, "text": HOSTILE, "chunk_id": "1"}]},
+        },
+    }
+    nodes = {"u": {"id": "u", "parent": None, "role": "user", "text": HOSTILE}, "a": hostile}
+    file = tmp_path / "hostile.json"
+    tree = {"nodes": nodes, "leaf": "a"}
+    file.write_text(
+        json.dumps(
+            {
+                "format": "antiphon-conversation",
+                "title": HOSTILE,
+                "tree": tree,
+                "settings": {"model": "cantor"},
+            }
+        )
+    )
+    await open_page(browser, server.url)
+    await browser.run("window.alert = (what) => { throw new Error(`alert ${what}`); }")
+    await browser.choose_file(".conversations input[type=file]", file)
+    await browser.wait_for("document.querySelector('.markdown pre code[data-coloured]')")
+    await asyncio.sleep(0.2)
+    made = "img, script, iframe, svg a, [onclick], [onerror], a[href^=javascript]"
+    assert await browser.run(f"document.querySelectorAll('.messages :is({made})').length") == 0
+    assert HOSTILE in await browser.run("document.querySelector('.message.user').textContent")
+    assert (
+        await browser.run(
+            "document.querySelector('.markdown a[href=\"https://evil.example/x.png\"]').textContent"
+        )
+        == "image"
+    )
+
+
+# --- access and records ---
+
+
+async def test_a_wrong_key_is_told_and_what_was_typed_stays(
+    browser: Browser, guarded: Server, key: str
+) -> None:
+    await open_page(browser, guarded.url)
+    await browser.wait_for("document.querySelector('dialog.key[open]')")
+    await type_into(browser, "textarea.draft", "typed before")
+    await enter_key(browser, "wrong")
+    await browser.wait_for("document.querySelector('dialog.key[open] .error')")
+    assert "no longer accepts" in await read(browser, "dialog.key .error")
+    await enter_key(browser, key)
+    assert await browser.run("document.querySelector('textarea.draft').value") == "typed before"
+    await browser.wait_for("document.querySelector('.settings option')")
+    assert await browser.run("sessionStorage.length + localStorage.length + document.cookie.length") == 0
+
+
+async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded: Server, key: str) -> None:
+    """The key is shown once, its note is text, its limit acts, and the request's time is laid out."""
+    await open_page(browser, guarded.url, "access", key)
+    await click(browser, "access-page button.primary")
+    await type_into(browser, "access-page [name=note]", HOSTILE)
+    await type_into(browser, "access-page [name=requests]", "1")
+    await browser.run("document.querySelector('access-page form').requestSubmit()")
+    secret = await read(browser, ".secret-text")
+    await click(browser, "dialog.secret .primary")
+    await browser.wait_for("document.querySelector('access-page tbody').innerText.includes('onerror')")
+    assert secret not in await browser.run("document.body.innerHTML")
+    await open_page(browser, guarded.url, "chat", secret)
+    await browser.wait_for("document.querySelector('.settings option')")
+    await say(browser, "What is Antiphon?")
+    await type_into(browser, "textarea.draft", "And again?")
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    assert "limit" in await read(browser, ".message.assistant .error")
+    assert "429" in browser.problems.pop()
+    request = await browser.run("document.querySelector('.message.assistant footer a').hash.split('/').pop()")
+    await open_page(browser, guarded.url, f"requests/{request}", key)
+    await browser.wait_for("document.querySelector('requests-page')")
+    for _ in range(100):
+        if await browser.run("Boolean(document.querySelector('.waterfall'))"):
+            break
+        await browser.run("document.querySelector('requests-page').refresh()")
+    rows = await browser.run(
+        "[...document.querySelectorAll('.bar-label')].map((each) => each.textContent.trim())"
+    )
+    assert "until the first token" in rows and "tokens" in rows
+    assert all("404" in problem for problem in browser.problems)  # its project keeps no words
+    browser.problems.clear()
+    await open_page(browser, guarded.url, "access/limits", key)
+    assert "1" in await read(browser, "access-page tbody")
+    await open_page(browser, guarded.url, "access/audit", key)
+    assert "key.create" in await read(browser, "access-page tbody")
+
+
+async def test_without_records_a_page_says_what_to_do(browser: Browser, server: Server) -> None:
+    for page in ("requests", "access"):
+        await open_page(browser, server.url, page)
+        assert "ANTIPHON_KEYS=true" in await read(browser, f"{page}-page .error")
+        assert all("404" in problem for problem in browser.problems)
+        browser.problems.clear()
+
+
+# --- the reference ---
+
+
+async def open_operation(browser: Browser, method: str, path: str) -> str:
+    """Opens an operation, and returns the selector of its form."""
+    found = await browser.run(
+        "(() => { const all = [...document.querySelectorAll('.operation')];"
+        f"const one = all.find((each) => each.innerText.startsWith({json.dumps(method)}) &&"
+        f" each.querySelector('summary code').textContent === {json.dumps(path)});"
+        "one.open = true; return all.indexOf(one); })()"
+    )
+    await browser.run(f"document.querySelectorAll('.operation')[{found}].id = 'operation'")
+    await browser.wait_for("document.querySelector('#operation form')")
+    return "#operation"
+
+
+async def submit_operation(browser: Browser) -> str:
+    await browser.run("document.querySelector('#operation form').requestSubmit()")
+    await browser.wait_for("document.querySelector('#operation :is(pre.answer, p.error)')")
+    await browser.wait_for("!document.querySelector('#operation button:disabled')")
+    shown: str = await browser.run(
+        "document.querySelector('#operation :is(pre.answer, p.error)').textContent"
+    )
+    await browser.run(
+        "(() => { const one = document.querySelector('#operation'); one.open = false; one.id = ''; })()"
+    )
+    return shown
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["without keys", "with keys"])
+async def test_every_operation_is_listed_with_its_fields(
+    browser: Browser, server: Server, guarded: Server, key: str, keys: bool
+) -> None:
+    url = guarded.url if keys else server.url
+    await browser.open("about:blank")
+    await browser.open(f"{url}/docs")
+    if keys:
+        await enter_key(browser, key)
+    await browser.wait_for("document.querySelector('.operation')")
+    listed = await browser.run(
+        "[...document.querySelectorAll('.operation')].map((each) => "
+        "each.querySelector('.method').textContent + each.querySelector('summary code').textContent)"
+    )
+    document = httpx2.get(f"{url}/openapi.json", headers={"x-api-key": key} if keys else {}).json()
+    assert sorted(listed) == sorted(
+        method.upper() + path for path, item in document["paths"].items() for method in item
+    )
+    await browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    await browser.wait_for(f"document.querySelectorAll('.operation form').length === {len(listed)}")
+    assert not await browser.run("document.body.innerText.includes('undefined')")
+
+
+async def test_an_operation_is_tried(browser: Browser, guarded: Server, key: str, tmp_path: Path) -> None:
+    """Parameters of path, query and header, a stream, and a file."""
+    await open_page(browser, guarded.url, "reference", key)
+    await browser.wait_for("document.querySelector('.operation')")
+    await open_operation(browser, "GET", "/v1/models/{model}")
+    await type_into(browser, "#operation [name='path:model']", "cantor")
+    await type_into(browser, "#operation [name='header:x-request-id']", "of-the-page")
+    shown = await submit_operation(browser)
+    assert '"id": "cantor"' in shown and "x-request-id: of-the-page" in shown
+    await open_operation(browser, "POST", "/v1/chat/completions")
+    talk = {"model": "cantor", "messages": [{"role": "user", "content": "What is Antiphon?"}], "stream": True}
+    await type_into(browser, "#operation [name=body]", json.dumps(talk))
+    shown = await submit_operation(browser)
+    assert "text/event-stream" in shown and shown.rstrip().endswith("[DONE]")
+    await open_operation(browser, "POST", "/v1/knowledge/tables")
+    await type_into(
+        browser, "#operation [name=body]", json.dumps({"name": "handbook", "embedding_model": None})
+    )
+    assert "201" in await submit_operation(browser)
+    file = tmp_path / "rules.md"
+    file.write_text("# Harbour rules\n\nEverybody has 28 days of leave in a year.\n")
+    await open_operation(browser, "POST", "/v1/knowledge/tables/{table}/documents")
+    await type_into(browser, "#operation [name='path:table']", "handbook")
+    await type_into(browser, "#operation [name$=':wait']", "true")
+    await browser.choose_file("#operation input[type=file]", file)
+    shown = await submit_operation(browser)
+    assert '"name": "rules.md"' in shown and '"chunks": 1' in shown, shown
+    await open_operation(browser, "DELETE", "/v1/knowledge/tables/{table}")
+    await type_into(browser, "#operation [name='path:table']", "handbook")
+    assert "200" in await submit_operation(browser)
+
+
+# --- everywhere ---
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_no_page_has_a_serious_barrier(
+    browser: Browser, guarded: Server, key: str, scheme: str
+) -> None:
+    """axe-core looks at every page, as it is with a conversation and with records."""
+    media = [{"name": "prefers-color-scheme", "value": scheme}]
+    await browser.call("Emulation.setEmulatedMedia", features=media)
+    await open_page(browser, guarded.url, "chat", key)
+    await browser.wait_for("document.querySelector('.settings option')")
+    await click(browser, ".settings .check input")
+    await say(browser, "Who are you?")
+    await browser.run(AXE.read_text("utf-8") + "; true")
+    for page in PAGES:
+        await browser.run(f"location.hash = '#/{page}'")
+        await browser.wait_for(f"document.querySelector('{page}-page')")
+        await asyncio.sleep(0.3)
+        found = await browser.run(
+            "axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations"
+            ".filter(({ impact }) => impact === 'serious' || impact === 'critical')"
+            ".map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html.slice(0, 160)).slice(0, 3)}`))"
+        )
+        assert found == [], (page, found)
+
+
+@asynccontextmanager
+async def proxying(upstream: str, prefix: str, port: int = 0) -> AsyncIterator[str]:
+    """A proxy that serves a server below a prefix."""
+
+    async def relay(request: web.Request) -> web.StreamResponse:
+        address = upstream + request.raw_path.removeprefix(prefix)
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as session,
+            session.request(
+                request.method,
+                address,
+                headers=request.headers,
+                data=await request.read(),
+                allow_redirects=False,
+            ) as answer,
+        ):
+            kept = {
+                n: v
+                for n, v in answer.headers.items()
+                if n.lower() not in ("transfer-encoding", "connection")
+            }
+            response = web.StreamResponse(status=answer.status, headers=kept)
+            await response.prepare(request)
+            async for part in answer.content.iter_any():
+                await response.write(part)
+            return response
+
+    app = web.Application()
+    app.router.add_route("*", f"{prefix}/{{rest:.*}}", relay)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{prefix}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_proxy_s_prefix_and_a_server_that_is_away(browser: Browser, server: Server) -> None:
+    """The page says that it waits, and goes on when the server answers again."""
+    async with proxying(server.url, "/llm") as url:
+        await browser.open("about:blank")
+        await browser.open(f"{url}/")
+        await browser.wait_for("document.querySelector('chat-page') && location.pathname === '/llm/console/'")
+        assert "Antiphon" in await say(browser, "What is Antiphon?")
+    port = int(url.split(":")[2].split("/")[0])
+    await type_into(browser, "textarea.draft", "Are you there?")
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    await browser.wait_for("document.querySelector('.banner')")
+    assert "cannot be reached" in await read(browser, ".message.assistant .error")
+    async with proxying(server.url, "/llm", port):
+        await browser.wait_for("!document.querySelector('.banner')")
+        await click(browser, ".message.assistant .error ~ footer [aria-label='Answer again']")
+        await browser.wait_for("document.querySelector('.branches')?.innerText.includes('2/2')")
+        assert await read_answer(browser)
+    assert all("ERR_" in problem for problem in browser.problems), browser.problems
+    browser.problems.clear()
