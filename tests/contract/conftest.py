@@ -16,14 +16,10 @@ import openai
 import pytest
 import uvloop
 
+from antiphon.assembly.dialects import create_dialects
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import SettingsKey
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.jamai.dialect import Jamai
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.responses.dialect import Responses
-from antiphon.dialects.sgp.dialect import Sgp
+from antiphon.dialects.base import DialectOptions
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
@@ -119,14 +115,8 @@ def serve_engine(
     verifiers: tuple[TokenVerifier, ...] = (SettingsKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
-    edge = AppState(
-        pipeline,
-        models,
-        OpenAI(),
-        settings,
-        verifiers,
-        prefixed_dialects=(Fireworks(), Empower(), Sgp(), Jamai(), Responses()),
-    )
+    dialect, *others = create_dialects(DialectOptions())
+    edge = AppState(pipeline, models, dialect, settings, verifiers, prefixed_dialects=tuple(others))
     ready = threading.Event()
     server = HttpServer(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -9,7 +9,6 @@ from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
 from antiphon.dialects.common.openapi_schemas import build_operation, name_schema
 from antiphon.dialects.fireworks.dialect import (
     EXAMPLES,
-    SCHEMA_PREFIX,
     Fireworks,
     FireworksChatCompletions,
     FireworksCompletions,
@@ -38,7 +37,7 @@ def test_references_resolve_and_names_belong_to_one_dialect():
 
 
 def test_every_field_of_the_tables_is_told():
-    shared = {name_schema(name, SCHEMA_PREFIX): table for name, table in OPENAI.schemas.items()}
+    shared = {name_schema(name, DESCRIBED.prefix): table for name, table in OPENAI.schemas.items()}
     tables = {**shared, **FIELD_TABLE.schemas}
     for name in tables.keys() & DESCRIBED.schemas.keys():
         schema, table = DESCRIBED.schemas[name], tables[name]

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.jamai.dialect import Jamai
+from antiphon.assembly.dialects import create_dialects
+from antiphon.dialects.base import DialectOptions
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.sgp.dialect import Sgp
 from antiphon.domain.tenancy import Grant, KeyKind, ProjectRole
 from antiphon.domain.values import replace
 from antiphon.engines.registry import ModelRegistry
@@ -123,8 +121,8 @@ class Tenants:
 async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIterator[Tenants]:
     async with keyed(folder) as plain, open_service(folder, index=index) as knowledge:
         knowledge.callers.find_any = True
-        jamai = Jamai(max_file_bytes=knowledge.service.max_file_bytes)
-        dialects = (jamai, Fireworks(), Empower(), Sgp())
+        options = DialectOptions(max_file_bytes=knowledge.service.max_file_bytes)
+        _, *dialects = create_dialects(options)
         pipeline = replace(plain.edge.pipeline, knowledge=knowledge.index)
         tenants = plain.tenants
         erasure = KnowledgeErasure(tenants._changes, tenants._tenancy, knowledge.index, knowledge.uploads)
@@ -132,7 +130,7 @@ async def opened(folder: Path, index: KnowledgeIndex | None = None) -> AsyncIter
         edge = replace(
             plain.edge,
             knowledge=knowledge.service,
-            prefixed_dialects=dialects,
+            prefixed_dialects=tuple(dialects),
             pipeline=pipeline,
             admin_endpoints=admin,
         )

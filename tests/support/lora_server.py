@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from antiphon.assembly.dialects import ALIASES, create_dialects
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import SettingsKey
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.base import DialectOptions
 from antiphon.domain.models import Aliases
-from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import AntiphonError
 from antiphon.http.state import AppState
@@ -142,7 +140,7 @@ async def lending(
     renderers = {name: Renderer(token_engine, prove=unproved) for name in models}
     models_registry = ModelRegistry(
         tuple(Model(name, (ModelRoute(renderer),), 7) for name, renderer in renderers.items()),
-        Aliases(aliases or {}, Fireworks.aliases),
+        Aliases(aliases or {}, ALIASES),
     )
     metrics, clock = Metrics(), FakeClock()
     run: JobRunner = run_job if isolated else run_here
@@ -157,9 +155,18 @@ async def lending(
     hub_adapters = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,), run=run)
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([SettingsKey(key)] if key else []))
     pipeline = Pipeline(models_registry, metrics, restart_patience=0.0)
-    edge = AppState(pipeline, models_registry, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
-    deployments = Deployments(models_registry, adapters, hub_adapters, clock)
-    edge = replace(edge, adapters=adapters, deployments=deployments, prefixed_dialects=(Empower(),))
+    dialect, *others = create_dialects(DialectOptions())
+    edge = AppState(
+        pipeline,
+        models_registry,
+        dialect,
+        ServerSettings(),
+        verifiers,
+        metrics=metrics,
+        adapters=adapters,
+        deployments=Deployments(models_registry, adapters, hub_adapters, clock),
+        prefixed_dialects=tuple(others),
+    )
     with let_jobs_start():
         async with serving_edge(edge) as (port, connections):
             yield Lora(port, ScriptedEngine(), edge, connections, token_engine, base, shelf, registry, key)

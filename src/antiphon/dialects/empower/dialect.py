@@ -5,7 +5,6 @@ Its endpoints also cover LoRA adapters that callers deploy, and base models.
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Literal
 
 import msgspec
@@ -15,8 +14,6 @@ from antiphon.dialects.base import (
     JSON,
     Answer,
     CodecOptions,
-    Description,
-    DialectDefaults,
     Endpoint,
     GenerationCall,
     Request,
@@ -27,18 +24,12 @@ from antiphon.dialects.base import (
     StreamEncoder,
 )
 from antiphon.dialects.common.body_decoder import BodyDecoder
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import declare_generation, declare_get, decode_body
-from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.empower import wire_types
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, encode_flat_error
-from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, TABLES, EmpowerScope
+from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, EmpowerScope
 from antiphon.dialects.empower.page import PAGE
 from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.collect import CollectedGeneration
@@ -71,8 +62,6 @@ EXAMPLES: Mapping[str, object] = {
     "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
 }
-
-ERROR = wire_types.FlatError
 
 
 class EmpowerUser(Struct, frozen=True, kw_only=True):
@@ -267,10 +256,6 @@ def declare_loras(loras: str, bases: str) -> tuple[Endpoint, ...]:
     )
 
 
-SCHEMA_PREFIX = "Empower"
-"""The prefix of the dialect's schema names."""
-
-
 class EmpowerChatCompletions(CodecOptions):
     """Decodes and encodes POST /empower/api/v1/chat/completions."""
 
@@ -288,12 +273,15 @@ class EmpowerChatCompletions(CodecOptions):
         return EmpowerStreamEncoder(meta, call)
 
 
-class Empower(DialectDefaults):
+class Empower(DescribedDialect):
     """Empower's dialect. It has no state, so one value serves every request."""
 
     name = NAME
     prefix = "/empower"
     field_table = FIELD_TABLE
+    error_type = wire_types.FlatError
+    examples = EXAMPLES
+    schema_prefix = "Empower"
     page = PAGE
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
@@ -305,23 +293,3 @@ class Empower(DialectDefaults):
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_flat_error(error)
-
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas(
-        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
-    )
-    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -1,7 +1,6 @@
 """Fireworks' dialect: its endpoints, its list of models, and its part of the OpenAPI document."""
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -10,23 +9,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import (
     CodecOptions,
-    Description,
-    DialectDefaults,
-    Endpoint,
     GenerationCall,
     ModelEntry,
     Request,
     ResponseMeta,
     StreamEncoder,
 )
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
-from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.fireworks import wire_types
 from antiphon.dialects.fireworks.decode import decode_chat, decode_text
@@ -39,15 +29,13 @@ from antiphon.dialects.fireworks.encode import (
     encode_text,
     map_status,
 )
-from antiphon.dialects.fireworks.fields import FIELD_TABLE, PREFIX, TABLES, FireworksScope
+from antiphon.dialects.fireworks.fields import FIELD_TABLE, PREFIX, FireworksScope
 from antiphon.dialects.fireworks.page import PAGE
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 
 NAME = "fireworks"
 
-SCHEMA_PREFIX = "Fireworks"
-"""The prefix of the dialect's schema names."""
 
 MODEL = "accounts/fireworks/models/cantor"
 
@@ -55,8 +43,6 @@ EXAMPLES: Mapping[str, object] = {
     "FireworksCompletionRequest": {"model": MODEL, "prompt": "Once upon a time"},
     "FireworksChatCompletionRequest": {"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]},
 }
-
-ERROR = wire_types.FireworksErrorEnvelope
 
 
 _encode = msgspec.json.Encoder().encode
@@ -159,12 +145,15 @@ class FireworksChatCompletions(CodecOptions):
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 
-class Fireworks(DialectDefaults):
+class Fireworks(DescribedDialect):
     """Fireworks' dialect. It has no state, so one value serves every request."""
 
     name = NAME
     prefix = "/fireworks"
     field_table = FIELD_TABLE
+    error_type = wire_types.FireworksErrorEnvelope
+    examples = EXAMPLES
+    schema_prefix = "Fireworks"
     page = PAGE
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
     """Aliases of this dialect: callers use these names for models. Aliases of the settings override them."""
@@ -183,23 +172,3 @@ class Fireworks(DialectDefaults):
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_fireworks_error(error)
-
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas(
-        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
-    )
-    return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)

@@ -2,18 +2,10 @@
 document."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from antiphon.dialects.base import Description, DialectDefaults, DialectOptions, Endpoint, Headers, Request
-from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_parameters,
-    list_shapes,
-)
+from antiphon.dialects.base import DialectOptions, Endpoint, Headers, Request
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.jamai.errors import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope
@@ -39,16 +31,15 @@ def declare_knowledge(max_file_bytes: int | None) -> tuple[Endpoint, ...]:
     return (*declare_tables(), *declare_rows(), *declare_files(max_file_bytes), declare_search())
 
 
-SCHEMA_PREFIX = "Jamai"
-"""The prefix of the dialect's schema names."""
-
-
-class Jamai(DialectDefaults):
+class Jamai(DescribedDialect):
     """JamAI Base's dialect. It has no state, so one value serves every request."""
 
     name = DIALECT
     prefix = "/jamai"
     field_table = FIELD_TABLE
+    error_type = JamaiError
+    examples = EXAMPLES
+    schema_prefix = "Jamai"
     page = PAGE
     placeholder_project = DEFAULT_PROJECT
     chooses_project = True
@@ -83,37 +74,14 @@ class Jamai(DialectDefaults):
     def build_error_headers(self, error: AntiphonError, request: Request, now: float) -> Headers:
         return build_limit_headers(error, now)
 
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields and parameters of requests."""
-    parameters = {str(parameter["name"]) for endpoint in endpoints for parameter in list_parameters(endpoint)}
-    shapes = list_body_shapes(endpoints)
-    return list_field_names(shapes, (*TABLES.values(), *OPENAI.tables.values())) | parameters
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    tables = {**OPENAI.schemas, **FIELD_TABLE.schemas}
-    schemas = build_schemas((*list_shapes(endpoints), JamaiError), tables, EXAMPLES, SCHEMA_PREFIX)
-    _describe_normalized(schemas)
-    return Description(schemas, SCHEMA_PREFIX, JamaiError.__name__)
-
-
-def _describe_normalized(schemas: dict[str, dict[str, Any]]) -> None:
-    """Adapts the schemas of OpenAI's messages and tools to the forms that this dialect also accepts."""
-    message, text, tool = (schemas[f"Jamai{name}"] for name in ("ChatMessage", "TextPart", "ToolShape"))
-    tool["required"].remove("type")
-    text["properties"]["text"]["type"] = ["string", "null"]
-    for name, field in TABLES[JamaiScope.MESSAGE].items():
-        message["properties"][name]["description"] = field.description
-    for schema in message["properties"]["content"]["anyOf"]:
-        schema.pop("minItems", None)
-    for schema in message["properties"]["name"]["anyOf"]:
-        schema.pop("minLength", None)
+    def adapt_schemas(self, schemas: dict[str, dict[str, Any]]) -> None:
+        """Adapts the schemas of OpenAI's messages and tools to the forms that this dialect also accepts."""
+        message, text, tool = (schemas[f"Jamai{name}"] for name in ("ChatMessage", "TextPart", "ToolShape"))
+        tool["required"].remove("type")
+        text["properties"]["text"]["type"] = ["string", "null"]
+        for name, field in TABLES[JamaiScope.MESSAGE].items():
+            message["properties"][name]["description"] = field.description
+        for schema in message["properties"]["content"]["anyOf"]:
+            schema.pop("minItems", None)
+        for schema in message["properties"]["name"]["anyOf"]:
+            schema.pop("minLength", None)

@@ -5,7 +5,6 @@ a model are extensions.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -15,8 +14,6 @@ from antiphon.dialects.base import (
     PLAIN,
     Answer,
     CodecOptions,
-    Description,
-    DialectDefaults,
     Endpoint,
     GenerationCall,
     LoadCall,
@@ -37,6 +34,7 @@ from antiphon.dialects.common.anthropic_models import (
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.encode import (
     choose_spelling,
     choose_text_logprobs,
@@ -48,18 +46,11 @@ from antiphon.dialects.common.endpoints import declare_generation, declare_model
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import (
     FIELD_TABLE,
-    TABLES,
     FieldScope,
     filter_fields,
     filter_stream_options,
 )
 from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.common.request_types import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -97,8 +88,6 @@ EXAMPLES: Mapping[str, object] = {
     "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
     "UnloadAdapterRequest": {"lora_name": "pirate"},
 }
-
-ERROR = response_types.ErrorEnvelope
 
 
 class ModelShape(Struct, frozen=True, kw_only=True):
@@ -284,12 +273,14 @@ def declare_model_endpoints() -> tuple[Endpoint, Endpoint]:
     return replace(models, handler=list_models), replace(model, handler=show_model)
 
 
-class OpenAI(DialectDefaults):
+class OpenAI(DescribedDialect):
     """OpenAI's dialect, with vLLM's endpoints for token ids and adapters. It has no state."""
 
     name = NAME
     prefix = ""
     field_table = FIELD_TABLE
+    error_type = response_types.ErrorEnvelope
+    examples = EXAMPLES
     page = None
     """Other products have a page, which docs/parameters.md compares with this server."""
 
@@ -308,24 +299,6 @@ class OpenAI(DialectDefaults):
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
-
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), TABLES.values())
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), FIELD_TABLE.schemas, EXAMPLES)
-    return Description(schemas, error_schema=ERROR.__name__)
 
 
 def filter_chat(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:

@@ -6,7 +6,7 @@ project.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -16,8 +16,6 @@ from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import (
     Answer,
     CodecOptions,
-    Description,
-    DialectDefaults,
     Endpoint,
     GenerationCall,
     ModelEntry,
@@ -29,15 +27,9 @@ from antiphon.dialects.base import (
 )
 from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
 from antiphon.dialects.common.endpoints import declare_generation, declare_get
-from antiphon.dialects.common.fields import FIELD_TABLE as OPENAI
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
@@ -95,8 +87,6 @@ EXAMPLES: Mapping[str, object] = {
     "LegacyChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "LegacyTextRequest": {"model": "cantor", "prompt": "Once upon a time"},
 }
-
-ERROR = wire_types.SgpError
 
 
 class SgpModelShape(Struct, frozen=True, kw_only=True):
@@ -269,10 +259,6 @@ def _get_type(entry: ModelEntry) -> ModelType:
     return "CHAT_COMPLETION" if entry.profile.chat else "COMPLETION"
 
 
-SCHEMA_PREFIX = "Sgp"
-"""The prefix of the dialect's schema names."""
-
-
 class SgpChatCompletions(CodecOptions):
     """Decodes and encodes POST /sgp/v4/beta/chat/completions."""
 
@@ -311,12 +297,15 @@ class SgpCompletions(CodecOptions):
         return SgpStreamEncoder(TextChunkBuilder(choose_chat_logprobs(call)), meta, call)
 
 
-class Sgp(DialectDefaults):
+class Sgp(DescribedDialect):
     """Scale's dialect. It has no state, so one value serves every request."""
 
     name = NAME
     prefix = "/sgp"
     field_table = FIELD_TABLE
+    error_type = wire_types.SgpError
+    examples = EXAMPLES
+    schema_prefix = "Sgp"
     page = PAGE
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
@@ -335,39 +324,17 @@ class Sgp(DialectDefaults):
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_sgp_error(error)
 
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI.tables.values()))
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas(
-        (*list_shapes(endpoints), ERROR), {**OPENAI.schemas, **FIELD_TABLE.schemas}, EXAMPLES, SCHEMA_PREFIX
-    )
-    _describe_messages(schemas)
-    return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)
-
-
-def _describe_messages(schemas: dict[str, dict[str, Any]]) -> None:
-    """Adapts the schemas of OpenAI's messages and images to the forms that this dialect also accepts."""
-    message, image = schemas["SgpChatMessage"], schemas["SgpImageUrlShape"]
-    properties, content = message["properties"], message["properties"]["content"]
-    message.pop("required", None)
-    properties["role"] = {"enum": [*properties["role"]["enum"], "function"]}
-    part = next(schema["items"] for schema in content["anyOf"] if schema.get("type") == "array")
-    content["anyOf"].append(part)
-    properties["function_call"] = {"type": ["object", "null"]}
-    del message["x-antiphon-refused"]["function_call"]
-    image["properties"]["media_type"] = {"type": ["string", "null"]}
-    for schema, scope in ((message, SgpScope.MESSAGE), (image, SgpScope.IMAGE_URL)):
-        for name, field in TABLES[scope].items():
-            schema["properties"][name]["description"] = field.description
+    def adapt_schemas(self, schemas: dict[str, dict[str, Any]]) -> None:
+        """Adapts the schemas of OpenAI's messages and images to the forms that this dialect also accepts."""
+        message, image = schemas["SgpChatMessage"], schemas["SgpImageUrlShape"]
+        properties, content = message["properties"], message["properties"]["content"]
+        message.pop("required", None)
+        properties["role"] = {"enum": [*properties["role"]["enum"], "function"]}
+        part = next(schema["items"] for schema in content["anyOf"] if schema.get("type") == "array")
+        content["anyOf"].append(part)
+        properties["function_call"] = {"type": ["object", "null"]}
+        del message["x-antiphon-refused"]["function_call"]
+        image["properties"]["media_type"] = {"type": ["string", "null"]}
+        for schema, scope in ((message, SgpScope.MESSAGE), (image, SgpScope.IMAGE_URL)):
+            for name, field in TABLES[scope].items():
+                schema["properties"][name]["description"] = field.description
