@@ -99,29 +99,21 @@ def read_sampling(
 
 def read_biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
     """Returns the biases by token id. Raises InvalidValue."""
-    return tuple((_parse_token_id(key), _require_bias(key, value)) for key, value in biases.items())
-
-
-def _parse_token_id(key: str) -> int:
-    """Returns the token id of a key. Raises InvalidValue unless the key is the shortest spelling, so that two
-    keys never mean the same id."""
-    is_number = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
-    if not is_number or str(int(key)) != key:
-        raise InvalidValue(
-            "logit_bias must have token ids as its keys, written as texts of digits; /tokenize shows them",
-            param=f"logit_bias.{sanitize_key(key)}",
-        )
-    return int(key)
-
-
-def _require_bias(key: str, value: float) -> float:
-    """Returns the bias. Raises InvalidValue if it is out of range."""
-    if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
-        raise InvalidValue(
-            f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
-            param=f"logit_bias.{key}",
-        )
-    return value
+    for key, value in biases.items():
+        # The key must be the shortest spelling, so that two keys never mean the same id.
+        is_number = key.isascii() and key.isdigit() and len(key) <= len(str(INT32_MAX))
+        if not is_number or str(int(key)) != key:
+            raise InvalidValue(
+                "logit_bias must have token ids as its keys, written as texts of digits; "
+                "/tokenize shows them",
+                param=f"logit_bias.{sanitize_key(key)}",
+            )
+        if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+            raise InvalidValue(
+                f"logit_bias.{key} must be a number of -100 to 100; got {describe_value(value)}",
+                param=f"logit_bias.{key}",
+            )
+    return tuple((int(key), value) for key, value in biases.items())
 
 
 def read_attribution(

@@ -196,7 +196,10 @@ def build_report_headers(
     if report.ignored:
         ignored += tuple([INDEX.sub("[]", path) for path in report.ignored])
     if not services.keeps_records:
-        ignored += call.attribution.fields + _list_scope_headers(request)
+        ignored += call.attribution.fields
+        for name in (*PROJECT_HEADERS, *USER_HEADERS):
+            if any(map(bytes.strip, request.headers.get(name, ()))):
+                ignored += (name.decode(),)
     if isinstance(call, GenerationCall) and not report.has_own_schemas:
         relaxed = call.relaxed
     headers = [(b"x-antiphon-route", progress.route)] if progress.route else []
@@ -208,12 +211,6 @@ def build_report_headers(
         memory_report = f"kept={memory.kept}, dropped={memory.dropped}, summarised={memory.summarised}"
         headers.append((b"x-antiphon-memory", memory_report.encode()))
     return tuple(headers)
-
-
-def _list_scope_headers(request: Request) -> tuple[str, ...]:
-    """Lists the request's headers that select a project or a user. Ignores empty headers."""
-    names = (*PROJECT_HEADERS, *USER_HEADERS)
-    return tuple(name.decode() for name in names if any(map(bytes.strip, request.headers.get(name, ()))))
 
 
 def _has_many_scores(generation: CollectedGeneration) -> bool:

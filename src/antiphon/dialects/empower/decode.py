@@ -20,7 +20,6 @@ from antiphon.dialects.empower.fields import FIELD_TABLE, EmpowerScope, filter_f
 from antiphon.dialects.empower.wire_types import ChatRequest
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import (
-    Constraint,
     Conversation,
     GenerationRequest,
     Output,
@@ -77,8 +76,21 @@ def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False)
     prompts = tuple(
         replace(prompt, tools=tools, reasoning=reasoning) for prompt in _build_prompts(wire.messages)
     )
+    choices = wire.n or 1
+    if len(prompts) * choices > MAX_SEQUENCES:
+        raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
+    max_tokens = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
+    output = Output(
+        max_tokens=max_tokens,
+        is_default_max_tokens=wire.max_tokens is None,
+        choices=choices,
+        stop=read_stops(wire.stop),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=relaxed_constraint.constraint,
+    )
+    sampling = read_sampling(wire, max_tokens, DEFAULTS)
     return GenerationCall(
-        _build_request(wire, prompts, relaxed_constraint.constraint),
+        GenerationRequest(wire.model, prompts, sampling, output, is_buffered=not wire.stream),
         bool(wire.stream),
         ignored=report.names,
         relaxed=shorten_names(relaxed_constraint.relaxed + relaxed),
@@ -109,23 +121,3 @@ def _build_user_prompt(text: str, field: str) -> Conversation:
     if not text:
         raise InvalidValue(f"{field} is empty; send at least one character", param=field)
     return Conversation((Message(Role.USER, text),))
-
-
-def _build_request(
-    wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
-) -> GenerationRequest:
-    """Builds the request. Raises InvalidValue for too many messages times choices."""
-    choices = wire.n or 1
-    if len(prompts) * choices > MAX_SEQUENCES:
-        raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
-    max_tokens = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
-    output = Output(
-        max_tokens=max_tokens,
-        is_default_max_tokens=wire.max_tokens is None,
-        choices=choices,
-        stop=read_stops(wire.stop),
-        stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=constraint,
-    )
-    sampling = read_sampling(wire, max_tokens, DEFAULTS)
-    return GenerationRequest(wire.model, prompts, sampling, output, is_buffered=not wire.stream)

@@ -33,7 +33,7 @@ from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, EmpowerScope
 from antiphon.dialects.empower.page import PAGE
 from antiphon.dialects.empower.wire_types import DeployRequest
 from antiphon.domain.collect import CollectedGeneration
-from antiphon.domain.identity import Actor, ActorKind, Right
+from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.models import (
     ADAPTER_NAME,
     ADAPTER_NAME_RULE,
@@ -135,7 +135,9 @@ def decode_deploy(body: bytes) -> DeploymentRequest:
     wire, _ = DEPLOY_BODY.decode(body)
     source = SOURCES[wire.model_source]
     if source is not AdapterOrigin.HUB:
-        _require_no_hub_fields(wire)
+        for hub_field, value in (("hf_revision", wire.hf_revision), ("hf_token", wire.hf_token)):
+            if value is not None:
+                raise InvalidValue(f"{hub_field} is taken only with model_source HF_HUB", param=hub_field)
     field = "model_name" if wire.name is None else "name"
     name = wire.model_name if wire.name is None else wire.name
     if not ADAPTER_NAME.fullmatch(name):
@@ -151,22 +153,20 @@ def decode_deploy(body: bytes) -> DeploymentRequest:
     )
 
 
-def _require_no_hub_fields(wire: DeployRequest) -> None:
-    """Raises InvalidValue for a field that needs the model source HF_HUB."""
-    for field, value in (("hf_revision", wire.hf_revision), ("hf_token", wire.hf_token)):
-        if value is not None:
-            raise InvalidValue(f"{field} is taken only with model_source HF_HUB", param=field)
-
-
 def _build_lora(lora: DeployedAdapter) -> Lora:
     """Builds the answer about one LoRA."""
+    actor, creator = lora.creator, None
+    if actor is not None and actor.kind is ActorKind.SERVICE_KEY:
+        creator = Creator(actor_type="API_KEY", api_key=ApiKey(name=actor.id))
+    elif actor is not None:
+        creator = Creator(actor_type=actor.kind.upper())
     deployment = LoraDeployment(
         base_model_name=lora.base,
         model_name=lora.model_name,
         model_source="HF_HUB" if lora.source is AdapterOrigin.HUB else "LOCAL",
         hf_revision=lora.revision,
         created_at=lora.created,
-        creator=_build_creator(lora.creator),
+        creator=creator,
     )
     return Lora(name=lora.name, active_deployment=deployment)
 
@@ -177,15 +177,6 @@ def _build_base_model(base: DeployedBase) -> BaseModel:
         model_name=base.name, model_source="LOCAL", created_at=base.created, creator=None
     )
     return BaseModel(name=base.name, active_deployment=deployment)
-
-
-def _build_creator(actor: Actor | None) -> Creator | None:
-    """Builds the description of the actor who deployed a LoRA; None if there is no actor."""
-    if actor is None:
-        return None
-    if actor.kind is ActorKind.SERVICE_KEY:
-        return Creator(actor_type="API_KEY", api_key=ApiKey(name=actor.id))
-    return Creator(actor_type=actor.kind.upper())
 
 
 async def deploy(request: Request, services: Services) -> Answer:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from antiphon.bodies.strict_json import read_object
 from antiphon.dialects.base import Headers, Request
+from antiphon.dialects.common.list_query import QUERY
 from antiphon.dialects.jamai.wire_types import JamaiError, JamaiProblem
 from antiphon.domain.limits import LimitStatus
 from antiphon.errors import (
@@ -39,9 +40,6 @@ from antiphon.errors import (
 from antiphon.validation_messages import STEP
 
 _encode = msgspec.json.Encoder().encode
-
-QUERY = "query"
-"""The start of a query parameter's path, such as `query.page`."""
 
 
 UNAUTHORIZED, UNPROCESSABLE, BAD_REQUEST, TOO_MANY = 401, 422, 400, 429

@@ -13,10 +13,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import Answer, Endpoint, ModelEntry, Request, Response, Services
 from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.jamai.errors import QUERY
 from antiphon.dialects.jamai.fields import BASE
-from antiphon.dialects.jamai.lists import ORDER_PARAMETERS, ListQuery, declare_parameter, order_items
+from antiphon.dialects.jamai.lists import ORDER_PARAMETERS, declare_parameter, order_items
 from antiphon.domain.models import STAR, Profile
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, ModelNotFound
@@ -89,7 +89,7 @@ def declare_models() -> tuple[Endpoint, Endpoint]:
 
 async def list_models(request: Request, services: Services) -> Answer:
     """Lists the models that the caller can use, filtered by id and capabilities."""
-    query = ListQuery(request, "model", *ORDER_PARAMETERS, repeated=("capabilities",))
+    query = ListQuery(request.query(), "model", *ORDER_PARAMETERS, repeated=("capabilities",))
     model_id = query.get("model")
     models = [
         model
@@ -103,7 +103,7 @@ async def list_models(request: Request, services: Services) -> Answer:
 
 async def list_ids(request: Request, services: Services) -> Answer:
     """Lists the ids of models with these capabilities. The preferred one is first."""
-    query = ListQuery(request, "prefer", repeated=("capabilities",))
+    query = ListQuery(request.query(), "prefer", repeated=("capabilities",))
     models = await _load_models(request, services, _read_capabilities(query))
     preferred = query.get("prefer")
     models.sort(key=lambda model: preferred not in (model.id, model.name))

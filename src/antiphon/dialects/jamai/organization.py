@@ -11,17 +11,10 @@ from msgspec import Meta, Struct, field
 
 from antiphon.dialects.base import Answer, Endpoint, Request, Response, Services
 from antiphon.dialects.common.endpoints import declare_get
+from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
-from antiphon.dialects.jamai.errors import QUERY
 from antiphon.dialects.jamai.fields import BASE
-from antiphon.dialects.jamai.lists import (
-    PAGING,
-    JamaiPage,
-    ListQuery,
-    build_page,
-    declare_paging,
-    declare_parameter,
-)
+from antiphon.dialects.jamai.lists import PAGING, JamaiPage, build_page, declare_paging, declare_parameter
 from antiphon.dialects.jamai.tokens import _encode
 from antiphon.dialects.jamai.wire_types import Health
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Project
@@ -130,7 +123,7 @@ def declare_health() -> Endpoint:
 
 
 async def list_projects(request: Request, services: Services) -> Answer:
-    query = ListQuery(request, "organization_id", "search_query", "list_chat_agents", *PAGING)
+    query = ListQuery(request.query(), "organization_id", "search_query", "list_chat_agents", *PAGING)
     organization, search_text = query.get("organization_id"), query.get("search_query").casefold()
     if organization not in ("", ORGANIZATION):
         raise NotFound(
@@ -147,7 +140,7 @@ async def list_projects(request: Request, services: Services) -> Answer:
 
 
 async def show_project(request: Request, services: Services) -> Answer:
-    project_id = ListQuery(request, "project_id").require("project_id")
+    project_id = ListQuery(request.query(), "project_id").require("project_id")
     for project in _list_projects(request, services):
         if project.id == project_id:
             return Response(_encode(build_project(project)))

@@ -4,9 +4,8 @@ Search is by words and vectors, and then by a reranker.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -23,6 +22,7 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
+from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.jamai.columns import (
     COLUMNS,
     ID,
@@ -34,14 +34,12 @@ from antiphon.dialects.jamai.columns import (
     read_row,
     require_columns,
 )
-from antiphon.dialects.jamai.errors import QUERY
 from antiphon.dialects.jamai.lists import (
     DEFAULT_LIMIT,
     LARGEST_LIMIT,
     LARGEST_OFFSET,
     PAGING,
     JamaiPage,
-    ListQuery,
     declare_paging,
     declare_parameter,
 )
@@ -67,7 +65,7 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.retrieval.base import LONGEST_TEXT, MAX_HITS, ChunkPage, SearchHit, TableInfo
+from antiphon.retrieval.base import LONGEST_TEXT, MAX_HITS, ChunkPage, TableInfo
 from antiphon.retrieval.knowledge import TableSearch
 
 MOST_ROWS = 100
@@ -91,9 +89,6 @@ VIEW_PARAMETERS = ("columns", "float_decimals", "vec_decimals")
 RowId = Annotated[str, Meta(min_length=1, max_length=100)]
 
 Row = dict[str, Any]
-
-LoadChunks = Callable[[int, int], Awaitable[ChunkPage]]
-"""Returns chunks. The parameters are the offset and the limit."""
 
 
 SEARCH_PATH = "/hybrid_search"
@@ -213,7 +208,7 @@ async def add_rows(request: Request, services: Services) -> Answer:
 async def list_rows(request: Request, services: Services) -> Answer:
     unsupported, repeated = ("where", "search_query"), ("columns", "search_columns")
     single_names = (TABLE_ID, *PAGING, *unsupported, *VIEW_PARAMETERS[1:])
-    query = ListQuery(request, *single_names, repeated=repeated)
+    query = ListQuery(request.query(), *single_names, repeated=repeated)
     for name in (*unsupported, "search_columns"):
         if query.get(name):
             raise UnsupportedParameter(
@@ -226,41 +221,36 @@ async def list_rows(request: Request, services: Services) -> Answer:
     offset = query.read_number("offset", 0, 0, LARGEST_OFFSET)
     limit = query.read_number("limit", DEFAULT_LIMIT, 1, LARGEST_LIMIT)
     view = read_view(query, info)
-    load = partial(_load_page, request, services, info, view)
-    is_forward = query.read_switch("order_ascending", default=True)
-    page = await (load(offset, limit) if is_forward else _load_reversed(load, offset, limit))
-    encode_rows = partial(_encode_page, page, info, view, offset, limit)
+
+    async def load(start: int, count: int) -> ChunkPage:
+        return await services.knowledge.index.list_chunks(
+            request.actor.project,
+            info.settings.name,
+            None,
+            start,
+            count,
+            with_vectors=view.vec_decimals >= 0,
+        )
+
+    if query.read_switch("order_ascending", default=True):
+        page = await load(offset, limit)
+    else:  # the newest first
+        total = (await load(0, 1)).total
+        end = max(0, total - offset)
+        start = max(0, end - limit)
+        page = ChunkPage((), total) if start == end else await load(start, end - start)
+        page = ChunkPage(tuple(reversed(page.items)), page.total)
+
+    def encode_rows() -> bytes:
+        columns = load_columns(info)
+        rows = [build_row(chunk, columns, view) for chunk in page.items]
+        return encode(JamaiRowPage(items=rows, offset=offset, limit=limit, total=page.total))
+
     return Response(await services.offload(encode_rows))
 
 
-async def _load_page(
-    request: Request, services: Services, info: TableInfo, view: RowView, offset: int, limit: int
-) -> ChunkPage:
-    """Returns a page of chunks, with their vectors if they are visible."""
-    return await services.knowledge.index.list_chunks(
-        request.actor.project, info.settings.name, None, offset, limit, with_vectors=view.vec_decimals >= 0
-    )
-
-
-async def _load_reversed(load: LoadChunks, offset: int, limit: int) -> ChunkPage:
-    """Returns a page of chunks, the newest first."""
-    total = (await load(0, 1)).total
-    end = max(0, total - offset)
-    start = max(0, end - limit)
-    if start == end:
-        return ChunkPage((), total)
-    page = await load(start, end - start)
-    return ChunkPage(tuple(reversed(page.items)), page.total)
-
-
-def _encode_page(page: ChunkPage, info: TableInfo, view: RowView, offset: int, limit: int) -> bytes:
-    columns = load_columns(info)
-    rows = [build_row(chunk, columns, view) for chunk in page.items]
-    return encode(JamaiRowPage(items=rows, offset=offset, limit=limit, total=page.total))
-
-
 async def show_row(request: Request, services: Services) -> Answer:
-    query = ListQuery(request, TABLE_ID, "row_id", *VIEW_PARAMETERS[1:], repeated=VIEW_PARAMETERS[:1])
+    query = ListQuery(request.query(), TABLE_ID, "row_id", *VIEW_PARAMETERS[1:], repeated=VIEW_PARAMETERS[:1])
     table, row = query.require(TABLE_ID), query.require("row_id")
     info = await services.knowledge.index.get_table(request.actor.project, table)
     view = read_view(query, info)
@@ -350,16 +340,22 @@ async def search_rows(request: Request, services: Services) -> Answer:
     scores: Sequence[float | None] = [None] * len(hits)
     if model is not None and hits:
         try:
-            hits, scores = await _rank(
-                hits, RerankRequest(model, body.query, _list_texts(hits)), request, services
+            texts = tuple(hit.chunk.text for hit in hits)
+            ranking = await services.rerank(
+                RerankRequest(model, body.query, texts), build_context(request, services, SEARCH_PATH)
             )
+            order = ranking.order()
+            hits, scores = tuple(hits[index] for index in order), [ranking.scores[index] for index in order]
         except AntiphonError as error:
-            headers += (_build_warning(model, error),)
+            # JamAI's client shows this header as a warning.
+            text = f"the reranker {model} failed ({error.code}); the order is that of the search"
+            plain = text.encode("ascii", "backslashreplace").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            headers += ((b"warning", b'199 antiphon "%b"' % plain),)
     columns, view = load_columns(info), RowView(float_decimals=body.float_decimals, vec_decimals=-1)
-    rows = [
-        build_row(hit.chunk, columns, view) | _build_scores(hit, score)
-        for hit, score in zip(hits, scores, strict=True)
-    ]
+    rows = []
+    for hit, score in zip(hits, scores, strict=True):
+        row = build_row(hit.chunk, columns, view) | {SCORE: hit.score}
+        rows.append(row if score is None else row | {RELEVANCE: score})
     return Response(encode(rows), headers=headers)
 
 
@@ -376,27 +372,3 @@ async def _find_reranker(name: str | None, request: Request, services: Services)
     if profile is not None and (profile.embedding is None or not profile.embedding.ranks):
         raise UnsupportedParameter(f"{RERANKER}: {model} ranks no documents; name a reranker", param=RERANKER)
     return model
-
-
-def _list_texts(hits: Sequence[SearchHit]) -> tuple[str, ...]:
-    return tuple(hit.chunk.text for hit in hits)
-
-
-async def _rank(
-    hits: tuple[SearchHit, ...], rerank_request: RerankRequest, request: Request, services: Services
-) -> tuple[tuple[SearchHit, ...], Sequence[float | None]]:
-    """Returns the hits in the reranker's order, and their scores."""
-    ranking = await services.rerank(rerank_request, build_context(request, services, SEARCH_PATH))
-    order = ranking.order()
-    return tuple(hits[index] for index in order), [ranking.scores[index] for index in order]
-
-
-def _build_warning(model: str, error: AntiphonError) -> tuple[bytes, bytes]:
-    """Returns the header about a failed reranker. JamAI's client shows it as a warning."""
-    text = f"the reranker {model} failed ({error.code}); the order is that of the search"
-    plain = text.encode("ascii", "backslashreplace").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-    return b"warning", b'199 antiphon "%b"' % plain
-
-
-def _build_scores(hit: SearchHit, score: float | None) -> dict[str, Any]:
-    return {SCORE: hit.score} | ({} if score is None else {RELEVANCE: score})

@@ -21,6 +21,7 @@ from antiphon.dialects.base import (
     Response,
     Services,
 )
+from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.jamai.columns import (
     MOST_COLUMNS,
     JamaiColumn,
@@ -28,15 +29,7 @@ from antiphon.dialects.jamai.columns import (
     build_columns,
     encode_columns,
 )
-from antiphon.dialects.jamai.errors import QUERY
-from antiphon.dialects.jamai.lists import (
-    PAGING,
-    JamaiPage,
-    ListQuery,
-    build_page,
-    declare_paging,
-    declare_parameter,
-)
+from antiphon.dialects.jamai.lists import PAGING, JamaiPage, build_page, declare_paging, declare_parameter
 from antiphon.dialects.jamai.models import choose_model
 from antiphon.dialects.jamai.table_endpoints import (
     TABLE_ID,
@@ -183,7 +176,7 @@ def _list_ignored(columns: Iterable[NewJamaiColumn]) -> Headers:
 
 
 async def list_tables(request: Request, services: Services) -> Answer:
-    query = ListQuery(request, "created_by", "parent_id", "search_query", "count_rows", *PAGING)
+    query = ListQuery(request.query(), "created_by", "parent_id", "search_query", "count_rows", *PAGING)
     if query.get("created_by"):
         raise UnsupportedParameter(
             "created_by is not supported: tables belong to the project; leave it out",
@@ -203,12 +196,12 @@ async def list_tables(request: Request, services: Services) -> Answer:
 
 
 async def show_table(request: Request, services: Services) -> Answer:
-    name = ListQuery(request, TABLE_ID).require(TABLE_ID)
+    name = ListQuery(request.query(), TABLE_ID).require(TABLE_ID)
     return _build_response(await services.knowledge.index.get_table(request.actor.project, name))
 
 
 async def rename_table(request: Request, services: Services) -> Answer:
-    query = ListQuery(request, SOURCE, TARGET)
+    query = ListQuery(request.query(), SOURCE, TARGET)
     source, target = query.require(SOURCE), query.require(TARGET)
     with name_fields({"name": f"{QUERY}.{TARGET}"}):
         return _build_response(await services.knowledge.rename_table(request.actor, source, target))
@@ -216,7 +209,7 @@ async def rename_table(request: Request, services: Services) -> Answer:
 
 async def copy_table(request: Request, services: Services) -> Answer:
     """Copies a table. Without a name, the copy gets the next free name."""
-    query = ListQuery(request, SOURCE, TARGET, "include_data", "create_as_child")
+    query = ListQuery(request.query(), SOURCE, TARGET, "include_data", "create_as_child")
     source, target = query.require(SOURCE), query.get(TARGET)
     if query.read_switch("create_as_child", default=False):
         raise UnsupportedParameter(
@@ -234,7 +227,7 @@ async def copy_table(request: Request, services: Services) -> Answer:
 
 
 async def delete_table(request: Request, services: Services) -> Answer:
-    name = ListQuery(request, TABLE_ID).require(TABLE_ID)
+    name = ListQuery(request.query(), TABLE_ID).require(TABLE_ID)
     await services.knowledge.delete_table(request.actor, name)
     return answer_done()
 

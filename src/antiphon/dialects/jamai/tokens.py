@@ -25,16 +25,10 @@ from antiphon.dialects.base import (
     Services,
     TokenService,
 )
+from antiphon.dialects.common.list_query import ListQuery
 from antiphon.dialects.jamai.features import NO_KEYS, build_refusal
 from antiphon.dialects.jamai.fields import BASE
-from antiphon.dialects.jamai.lists import (
-    PAGING,
-    JamaiPage,
-    ListQuery,
-    build_page,
-    declare_paging,
-    declare_parameter,
-)
+from antiphon.dialects.jamai.lists import PAGING, JamaiPage, build_page, declare_paging, declare_parameter
 from antiphon.dialects.jamai.wire_types import Done
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import NAME_PATTERN, Key
@@ -158,14 +152,14 @@ async def create_token(request: Request, services: Services) -> Answer:
 
 
 async def list_tokens(request: Request, services: Services) -> Answer:
-    query = ListQuery(request, *PAGING)
+    query = ListQuery(request.query(), *PAGING)
     tokens = [build_token(key) for key in _require_service(services).list_tokens(request.actor)]
     return Response(_encode(build_page(PatPage, tokens, query, TOKEN_SORT_KEYS)), headers=NO_STORE)
 
 
 async def change_token(request: Request, services: Services) -> Answer:
     tokens, actor = _require_service(services), request.actor
-    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    pat_id = ListQuery(request.query(), "pat_id").require("pat_id")
     change = decode_json(request.body, PatChange)
     _require_no_meta(change.meta)
     changed_values: dict[str, Any] = {}
@@ -179,7 +173,7 @@ async def change_token(request: Request, services: Services) -> Answer:
 
 
 async def revoke_token(request: Request, services: Services) -> Answer:
-    pat_id = ListQuery(request, "pat_id").require("pat_id")
+    pat_id = ListQuery(request.query(), "pat_id").require("pat_id")
     await _require_service(services).revoke_token(request.actor, pat_id)
     return Response(_encode(Done()), headers=NO_STORE)
 

@@ -6,7 +6,6 @@ project.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -30,16 +29,17 @@ from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spelling, encode_chat, encode_text
 from antiphon.dialects.common.endpoints import declare_generation, declare_get
+from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
-from antiphon.dialects.sgp.encode import QUERY, SgpStreamEncoder, encode_sgp_error, map_status
+from antiphon.dialects.sgp.encode import SgpStreamEncoder, encode_sgp_error, map_status
 from antiphon.dialects.sgp.fields import FIELD_TABLE, TABLES, SgpScope
 from antiphon.dialects.sgp.legacy import declare_legacy
 from antiphon.dialects.sgp.page import PAGE
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Actor
-from antiphon.errors import AntiphonError, InvalidValue, UnknownParameter, UnsupportedParameter
+from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 
 MODELS_PATH = "/sgp/v4/models"
 DOCUMENT = "/openapi.json#/components/schemas"
@@ -151,20 +151,37 @@ async def list_models(request: Request, services: Services) -> Answer:
 
 
 async def show_model(request: Request, services: Services) -> Answer:
-    _collect_parameters(request.query(), ("view",))
+    require_no_view(ListQuery(request.query(), "view"))
     entry = await services.load_model(request.path_params["model"], request)
     return Response(_encode(build_model(entry, request.actor)))
 
 
 def read_query(parameters: Iterable[tuple[str, str]]) -> PageQuery:
     """Reads the query. Raises a RequestError about the parameter."""
-    values = _collect_parameters(parameters, ("page", "limit", "sort_by", "view", *FILTERS))
+    query = ListQuery(parameters, "page", "limit", "sort_by", "view", *FILTERS)
+    require_no_view(query)
+    order: list[tuple[str, bool]] = []
+    for word in filter(None, query.get("sort_by").split(",")):
+        name, _, direction = word.partition(":")
+        if name not in SORT_KEYS or direction not in ("asc", "desc"):
+            raise InvalidValue(
+                f"sort_by must have FIELD:asc or FIELD:desc, separated by commas, with the fields "
+                f"{', '.join(SORT_KEYS)}; got {sanitize_key(word)}",
+                param=f"{QUERY}.sort_by",
+            )
+        order.append((name, direction == "desc"))
     return PageQuery(
-        _read_number(values.get("page", "1"), "page", LAST_PAGE),
-        _read_number(values.get("limit", str(PAGE_SIZE)), "limit", LARGEST_PAGE),
-        {name: values[name] for name in FILTERS if name in values},
-        tuple(_read_order(word) for word in values.get("sort_by", "").split(",") if word),
+        query.read_number("page", 1, 1, LAST_PAGE),
+        query.read_number("limit", PAGE_SIZE, 1, LARGEST_PAGE),
+        {name: value for name in FILTERS if (value := query.get(name))},
+        tuple(order),
     )
+
+
+def require_no_view(query: ListQuery) -> None:
+    """Raises UnsupportedParameter for the parameter `view`."""
+    if query.get("view"):
+        raise UnsupportedParameter(f"view is not supported: {NO_VIEW}", param=f"{QUERY}.view")
 
 
 def build_model_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelPage:
@@ -175,7 +192,8 @@ def build_model_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelP
         if all(getattr(model, name) == value for name, value in query.filters.items())
     ]
     for name, is_descending in reversed(query.order):
-        matching_models.sort(key=partial(_get_sort_key, name), reverse=is_descending)
+        # Missing values are first.
+        matching_models.sort(key=lambda model: str(getattr(model, name) or ""), reverse=is_descending)
     start = (query.page - 1) * query.limit
     return SgpModelPage(
         current_page=query.page,
@@ -183,53 +201,6 @@ def build_model_page(models: list[SgpModelShape], query: PageQuery) -> SgpModelP
         items_per_page=query.limit,
         total_item_count=len(matching_models),
     )
-
-
-def _get_sort_key(name: str, model: SgpModelShape) -> str:
-    """Returns the text by which models are sorted. Missing values are first."""
-    return str(getattr(model, name) or "")
-
-
-def _collect_parameters(
-    parameters: Iterable[tuple[str, str]], known_names: tuple[str, ...]
-) -> dict[str, str]:
-    """Returns the query's values by name. An empty value means absent. Raises a RequestError for an unknown
-    or repeated name, and for `view`."""
-    values: dict[str, str] = {}
-    for name, value in parameters:
-        shown_name = sanitize_key(name)
-        if name not in known_names:
-            raise UnknownParameter(f"unknown query parameter {shown_name}", param=f"{QUERY}.{shown_name}")
-        if name in values:
-            raise InvalidValue(
-                f"{shown_name} is in the query twice; send it once", param=f"{QUERY}.{shown_name}"
-            )
-        if value:
-            values[name] = value
-    if "view" in values:
-        raise UnsupportedParameter(f"view is not supported: {NO_VIEW}", param=f"{QUERY}.view")
-    return values
-
-
-def _read_number(text: str, name: str, maximum: int) -> int:
-    """Returns the number, which is at least 1. Raises InvalidValue."""
-    if not (
-        text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and 1 <= int(text) <= maximum
-    ):
-        raise InvalidValue(f"{name} must be a whole number of 1 to {maximum}", param=f"{QUERY}.{name}")
-    return int(text)
-
-
-def _read_order(word: str) -> tuple[str, bool]:
-    """Returns the field of `FIELD:asc` or `FIELD:desc`, and whether it is descending. Raises InvalidValue."""
-    name, _, direction = word.partition(":")
-    if name not in SORT_KEYS or direction not in ("asc", "desc"):
-        raise InvalidValue(
-            f"sort_by must have FIELD:asc or FIELD:desc, separated by commas, with the fields "
-            f"{', '.join(SORT_KEYS)}; got {sanitize_key(word)}",
-            param=f"{QUERY}.sort_by",
-        )
-    return name, direction == "desc"
 
 
 def build_model(entry: ModelEntry, actor: Actor) -> SgpModelShape:

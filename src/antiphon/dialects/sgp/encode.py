@@ -10,14 +10,12 @@ from types import MappingProxyType
 import msgspec
 
 from antiphon.dialects.common.chunks import OpenAIStreamEncoder, Part
+from antiphon.dialects.common.list_query import QUERY
 from antiphon.dialects.sgp.wire_types import SgpError, SgpProblem, SgpStreamError
 from antiphon.errors import AntiphonError, MalformedBody, RequestError
 from antiphon.validation_messages import STEP
 
 _encode = msgspec.json.Encoder().encode
-
-QUERY = "query"
-"""The start of a query parameter's path, such as `query.page`."""
 
 BAD_REQUEST, UNPROCESSABLE = 400, 422
 
