@@ -1,13 +1,10 @@
-"""Documents of ingest: their formats and limits, the text that was extracted, and checks of a file before it
-is read.
+"""Documents of ingest: their formats and limits, the extracted text, and the check of a file's format.
 
-The name or the media type tells the format. A file whose content has another format is refused. The archive
-of an Office file is checked before a library unpacks it: its size, its parts and its encryption.
+The name or the media type tells the format. A file whose content has another format is refused.
 """
 
 import io
 import zipfile
-import zlib
 from email.message import Message
 from encodings import normalize_encoding
 from encodings.aliases import aliases
@@ -24,6 +21,34 @@ MAX_SHOWN_NAME = 200
 """The most characters of a file's name in an error."""
 
 MEBIBYTE = 1 << 20
+
+
+OFFICE = "application/vnd.openxmlformats-officedocument."
+
+CODECS = frozenset(
+    "ascii utf_8 utf_8_sig utf_16 utf_16_le utf_16_be utf_32 utf_32_le utf_32_be latin_1 "
+    "iso8859_1 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_10 "
+    "iso8859_11 iso8859_13 iso8859_14 iso8859_15 iso8859_16 "
+    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 tis_620 "
+    "cp437 cp850 cp852 cp866 koi8_r koi8_u mac_roman mac_cyrillic "
+    "gb2312 gbk gb18030 hz big5 big5hkscs cp950 "
+    "shift_jis shift_jis_2004 cp932 euc_jp euc_jis_2004 iso2022_jp iso2022_jp_2 iso2022_jp_ext "
+    "euc_kr cp949 johab iso2022_kr".split()
+)
+"""Python's codecs of text. Each decodes in linear time. Python has others, which are no encodings of text
+(rot13), or need quadratic time (punycode)."""
+
+PDF_HEADER = b"%PDF-"
+
+PDF_HEADER_SPAN = 1024
+"""A PDF's header must begin in this many first bytes. PDF readers accept other bytes before it."""
+
+OLE_HEADER = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of Office files before 2007, and of encrypted newer ones."""
+
+ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
+
+DAMAGED_ARCHIVE = "a damaged archive"
 
 
 class DocumentFormat(StrEnum):
@@ -130,8 +155,6 @@ EXTENSIONS: dict[str, DocumentFormat] = {
     "xlsx": F.XLSX,
 }
 
-OFFICE = "application/vnd.openxmlformats-officedocument."
-
 MEDIA_TYPES: dict[str, DocumentFormat] = {
     "text/plain": F.TEXT,
     "text/markdown": F.MARKDOWN,
@@ -151,31 +174,6 @@ MEDIA_TYPES: dict[str, DocumentFormat] = {
 
 LIBRARIES = {F.PDF: "pypdfium2", F.DOCX: "docx", F.PPTX: "pptx", F.XLSX: "openpyxl"}
 """The library of the extra `documents` that reads each format. Other formats need no library."""
-
-CODECS = frozenset(
-    "ascii utf_8 utf_8_sig utf_16 utf_16_le utf_16_be utf_32 utf_32_le utf_32_be latin_1 "
-    "iso8859_1 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_10 "
-    "iso8859_11 iso8859_13 iso8859_14 iso8859_15 iso8859_16 "
-    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp874 tis_620 "
-    "cp437 cp850 cp852 cp866 koi8_r koi8_u mac_roman mac_cyrillic "
-    "gb2312 gbk gb18030 hz big5 big5hkscs cp950 "
-    "shift_jis shift_jis_2004 cp932 euc_jp euc_jis_2004 iso2022_jp iso2022_jp_2 iso2022_jp_ext "
-    "euc_kr cp949 johab iso2022_kr".split()
-)
-"""Python's codecs of text. Each decodes in linear time. Python has others, which are no encodings of text
-(rot13), or need quadratic time (punycode)."""
-
-PDF_HEADER = b"%PDF-"
-
-PDF_HEADER_SPAN = 1024
-"""A PDF's header must begin in this many first bytes. PDF readers accept other bytes before it."""
-
-DAMAGED_ARCHIVE = "a damaged archive"
-
-OLE_HEADER = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""The first bytes of Office files before 2007, and of encrypted newer ones."""
-
-ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 
 OFFICE_PARTS = {
     "word/document.xml": F.DOCX,
@@ -317,57 +315,3 @@ def _identify_archive(data: bytes) -> str:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return DAMAGED_ARCHIVE
     return next((str(kind) for part, kind in OFFICE_PARTS.items() if part in names), "a ZIP archive")
-
-
-MAX_PARTS = 20_000
-"""The most parts of one archive."""
-
-HEAD_BYTES = 1_024
-"""How many bytes of each part are searched for a document type."""
-
-DAMAGE_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    SyntaxError,  # the base of both XML parsers' errors
-    OSError,
-    EOFError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
-"""Exceptions that `zipfile` and the libraries raise for damaged files."""
-
-ENCRYPTED = 0x1
-"""The flag of an encrypted part."""
-
-
-def require_safe_archive(data: bytes, file_name: str, limits: ExtractionLimits) -> None:
-    """Raises InvalidValue for an archive that is damaged, encrypted or too large when unpacked.
-
-    The sizes in the archive's directory can be trusted: all the libraries use Python's `zipfile`, which reads
-    no more of a part than the directory says. No Office file declares entities, so a file with entities is an
-    attack.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            parts = archive.infolist()
-            if sum(part.file_size for part in parts) > limits.unpacked_bytes or len(parts) > MAX_PARTS:
-                limits_text = f"{limits.unpacked_bytes // MEBIBYTE:,} MiB or {MAX_PARTS:,} parts"
-                raise build_refusal(file_name, f"unpacks to more than {limits_text}; split it")
-            if any(part.flag_bits & ENCRYPTED for part in parts):
-                raise build_refusal(file_name, "is encrypted; remove its password and send it again")
-            if any(_declares_entities(archive, part) for part in parts):
-                raise build_refusal(file_name, "declares entities, which no Office file needs; save it again")
-    except DAMAGE_ERRORS:
-        raise build_refusal(file_name, "is damaged; open it and save it again") from None
-
-
-def _declares_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
-    """Whether an XML part has a document type, the only place where XML can declare entities."""
-    if not part.filename.lower().endswith((".xml", ".rels")):
-        return False
-    with archive.open(part) as part_file:
-        beginning = part_file.read(HEAD_BYTES)
-    return b"<!DOCTYPE" in beginning.replace(b"\0", b"")  # also in UTF-16

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from antiphon.domain.values import asdict, replace
+from antiphon.retrieval.ingest.archives import require_safe_archive
 from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,
     DEFAULT_LIMITS,
@@ -24,7 +25,6 @@ from antiphon.retrieval.ingest.documents import (
     find_codec,
     parse_charset,
     require_extra,
-    require_safe_archive,
 )
 from antiphon.retrieval.ingest.html_text import read_html
 from antiphon.retrieval.ingest.records import read_csv, read_json, read_json_lines

@@ -7,8 +7,8 @@ from datetime import date, datetime, time
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
+from antiphon.retrieval.ingest.archives import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
-    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,

@@ -13,8 +13,8 @@ from pptx.shapes.group import GroupShape
 from pptx.slide import Slide
 from pptx.text.text import TextFrame, _Paragraph
 
+from antiphon.retrieval.ingest.archives import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
-    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,

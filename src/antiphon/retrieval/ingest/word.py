@@ -14,8 +14,8 @@ from docx.opc.constants import RELATIONSHIP_TYPE
 from docx.opc.exceptions import PackageNotFoundError
 from lxml import etree
 
+from antiphon.retrieval.ingest.archives import DAMAGE_ERRORS
 from antiphon.retrieval.ingest.documents import (
-    DAMAGE_ERRORS,
     DocumentFormat,
     ExtractedDocument,
     ExtractedPage,
