@@ -232,8 +232,8 @@ def build_parameters_page() -> str:
                 lines += ["", f"## `{endpoint}`", "", *_build_unpaged_section(table.values(), on_page)]
     for dialect in DIALECTS:
         if dialect.page is None and dialect.prefix:
-            table = dialect.field_table.tables[dialect.prefix]
-            lines += ["", f"## `POST {dialect.prefix}`", "", *_build_field_table(table.values())]
+            endpoint, table = next(iter(dialect.field_table.tables.items()))
+            lines += ["", f"## `POST {endpoint}`", "", *_build_field_table(table.values())]
     return "\n".join(lines) + "\n"
 
 
