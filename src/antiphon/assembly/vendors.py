@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from antiphon.domain.models import STAR
 from antiphon.domain.values import Struct, field
@@ -34,6 +34,7 @@ from antiphon.settings.providers import (
     ProviderSettings,
     RoutedModelSettings,
     RouteSettings,
+    WireFormat,
     is_pattern,
 )
 from antiphon.settings.schema import Settings
@@ -140,7 +141,7 @@ def _choose_preset(name: str, settings: ProviderSettings) -> tuple[str, Provider
         return name, preset
     if settings.kind is None:
         raise SettingsError(
-            f"the provider {name} needs a kind (openai, anthropic or gemini) or a preset "
+            f"the provider {name} needs a kind ({', '.join(get_args(WireFormat))}) or a preset "
             f"({', '.join(list_presets())})"
         )
     return settings.kind, ProviderPreset(kind=settings.kind, key_variable="", needs_key=False)
@@ -262,13 +263,13 @@ def build_client(provider: ResolvedProvider) -> "Provider":
     return Provider(options, upstream, provider.read_key)
 
 
-def build_upstream(kind: str) -> UpstreamDialect:
+def build_upstream(kind: WireFormat) -> UpstreamDialect:
     """Builds the upstream dialect of a kind of provider."""
     from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
     from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
     from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 
-    upstreams: Mapping[str, type[UpstreamDialect]] = {
+    upstreams: Mapping[WireFormat, type[UpstreamDialect]] = {
         "anthropic": AnthropicUpstream,
         "gemini": GeminiUpstream,
         "openai": OpenAIUpstream,
