@@ -190,17 +190,18 @@ def test_reasoning_of_this_server_goes_to_the_template_and_that_of_a_vendor_back
 
 
 @pytest.mark.parametrize(
-    ("thinking", "config", "effort", "budget", "shown"),
+    ("thinking", "config", "effort", "budget", "omits"),
     [
-        (None, None, None, None, True),
-        ({"type": "enabled", "budget_tokens": 2048}, None, None, 2048, True),
-        ({"type": "adaptive", "display": "omitted"}, {"effort": "high"}, "high", None, False),
-        ({"type": "disabled"}, {"effort": "high"}, "none", None, True),
+        (None, None, None, None, False),
+        ({"type": "enabled", "budget_tokens": 2048}, None, None, 2048, False),
+        ({"type": "adaptive", "display": "omitted"}, {"effort": "high"}, "high", None, True),
+        ({"type": "disabled"}, {"effort": "high"}, "none", None, False),
     ],
 )
-def test_reasoning_is_as_the_caller_says(thinking, config, effort, budget, shown):
-    reasoning = conversation(thinking=thinking, output_config=config, max_tokens=4096).reasoning
-    assert (reasoning.effort, reasoning.budget, reasoning.shown) == (effort, budget, shown)
+def test_reasoning_is_as_the_caller_says(thinking, config, effort, budget, omits):
+    decoded = call(thinking=thinking, output_config=config, max_tokens=4096)
+    reasoning = decoded.request.prompts[0].reasoning
+    assert (reasoning.effort, reasoning.budget, decoded.omits_thinking) == (effort, budget, omits)
 
 
 def test_a_wrong_budget_is_refused():

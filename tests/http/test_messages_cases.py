@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.auth.sealing import Sealer, derive_key
+from antiphon.domain.context import Context
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -22,8 +24,10 @@ from antiphon.domain.events import (
     Usage,
 )
 from antiphon.domain.messages import MediaContent, Role
-from antiphon.domain.request import Conversation
+from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.testing import Script, scripted_info
+from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import LooseEngine, Reply, Served, serving, serving_tokens
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble
@@ -112,6 +116,76 @@ async def test_reasoning_ends_with_a_signature():
     deltas = [event["delta"] for event in streamed if event["type"] == "content_block_delta"]
     assert [delta["type"] for delta in deltas] == ["thinking_delta", "signature_delta", "text_delta"]
     assert deltas[1]["signature"] and whole["content"][0]["signature"]
+
+
+class ThinkingEngine(LooseEngine):
+    """Thinks and answers. `earlier`: the reasoning in the messages of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(self.think)
+        self.earlier: list[list[str]] = []
+
+    async def think(self) -> AsyncGenerator[Event, None]:
+        for event in (
+            Started(5),
+            ReasoningDelta(0, "Two and "),
+            ReasoningDelta(0, "two."),
+            TextDelta(0, "4"),
+        ):
+            yield event
+        yield Finished(0, FinishReason.STOP)
+        yield Usage(5, 2)
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
+        messages = request.prompts[0].messages  # type: ignore[union-attr]
+        self.earlier.append([message.reasoning for message in messages if message.reasoning])
+        return await super().prepare(request, context)
+
+
+def answer_with(block: dict[str, Any]) -> dict[str, Any]:
+    """The turn after an answer with this block of reasoning."""
+    answer = {"role": "assistant", "content": [block, {"type": "text", "text": "4"}]}
+    return {"messages": [*BODY["messages"], answer, {"role": "user", "content": "Why?"}]}
+
+
+async def test_omitted_reasoning_comes_home_in_its_signature():
+    """Claude Code asks for `display: omitted`, and sends the block back as it came."""
+    omitted = {"thinking": {"type": "adaptive", "display": "omitted"}}
+    engine = ThinkingEngine()
+    async with serving(engine) as served:
+        whole = (await ask(served, **omitted)).json()
+        streamed = (await ask(served, stream=True, **omitted)).events()
+        require_order(streamed)
+        kinds = [event["delta"]["type"] for event in streamed if event["type"] == "content_block_delta"]
+        assert kinds == ["signature_delta", "text_delta"]
+        signature = next(event["delta"]["signature"] for event in streamed if "delta" in event)
+        block = whole["content"][0]
+        assert (block["type"], block["thinking"]) == ("thinking", "")
+        for sealed in (block["signature"], signature):
+            assert sealed.startswith("antiphon") and "two" not in sealed
+            reply = await ask(
+                served, **answer_with({"type": "thinking", "thinking": "", "signature": sealed})
+            )
+            assert engine.earlier[-1] == ["Two and two."]
+            assert "x-antiphon-ignored" not in reply.headers
+        assert block["signature"] != signature
+
+
+async def test_a_signature_that_does_not_open_is_named():
+    """It is of another installation, of another project, or changed."""
+    foreign = Sealer(derive_key(b"f" * 32)).seal(SealedReasoning("Two and two."), "default")
+    engine = ThinkingEngine()
+    async with serving(engine) as served:
+        other = served.edge.sealer.seal(SealedReasoning("Two and two."), "another")
+        for sealed in (foreign, other, other[:-4], "antiphon1.", "antiphon1.é", "antiphon9"):
+            reply = await ask(
+                served, **answer_with({"type": "thinking", "thinking": "", "signature": sealed})
+            )
+            assert reply.headers["x-antiphon-ignored"] == "messages[].content[].signature", sealed
+            assert engine.earlier[-1] == []
+        shown = {"type": "thinking", "thinking": "Two.", "signature": foreign}
+        assert "x-antiphon-ignored" not in (await ask(served, **answer_with(shown))).headers
+        assert engine.earlier[-1] == ["Two."]
 
 
 async def test_earlier_reasoning_is_taken():

@@ -1,7 +1,7 @@
 """Decodes bodies of the Messages API to generation requests."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,9 @@ from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 CALL_STATE = f"{OWN_SIGNATURE}-call:"
 """How the signature of an empty block of reasoning begins that carries the signature of the call after it.
 Gemini wants it back, `tool_use` has no place for it, and clients send blocks of reasoning back unchanged."""
+
+SIGNATURE = ".signature"
+"""How the path of a block's signature ends."""
 
 ANTHROPIC_PATHS = ("messages[", "system[", "context_management.", "output_config.", "thinking.")
 """How the paths begin of what only Anthropic uses."""
@@ -218,13 +221,27 @@ COUNT_BODY = BodyDecoder(
 # --- the request --------------------------------------------------------------------------------------------
 
 
-def decode_messages(body: bytes, strict: bool = False, betas: str = "") -> GenerationCall:
+class MessagesCall(GenerationCall, frozen=True, kw_only=True):
+    """A decoded body of POST /v1/messages."""
+
+    omits_thinking: bool = False
+    """Whether the caller gets reasoning only in sealed form."""
+
+
+def _unseal_nothing(_: str) -> str:
+    return ""
+
+
+def decode_messages(
+    body: bytes, strict: bool = False, betas: str = "", unseal: Callable[[str], str] = _unseal_nothing
+) -> MessagesCall:
     """Decodes a body of POST /v1/messages. `strict`: a schema with a keyword that is not enforced is refused.
-    `betas`: the header of that name, for Anthropic. Raises a RequestError."""
+    `betas`: the header of that name, for Anthropic. `unseal` returns the reasoning of a signature that this
+    server wrote; empty if it cannot be read. Raises a RequestError."""
     wire, report = MESSAGES_BODY.decode(body, report_unknown=True)
-    conversation, relaxed = _build_conversation(wire, report, strict)
-    anthropic_paths = [path for path in report.paths if path.startswith(ANTHROPIC_PATHS)]
-    report.paths = [path for path in report.paths if not path.startswith(ANTHROPIC_PATHS)]
+    conversation, relaxed = _build_conversation(wire, report, unseal, strict)
+    anthropic_paths = list(filter(_is_for_anthropic, report.paths))
+    report.paths = [path for path in report.paths if not _is_for_anthropic(path)]
     original = MessagesBody(
         body,
         conversation.messages,
@@ -259,21 +276,24 @@ def decode_messages(body: bytes, strict: bool = False, betas: str = "") -> Gener
         is_buffered=not wire.stream,
         optional=OPTIONAL,
     )
-    return GenerationCall(
+    return MessagesCall(
         request,
         bool(wire.stream),
         include_usage=True,
         ignored=report.names,
         relaxed=shorten_names((*relaxed, *constraint_relaxed)),
         attribution=attribution,
+        omits_thinking=wire.thinking is not None and wire.thinking.display == "omitted",
     )
 
 
-def decode_count(body: bytes) -> tuple[str, Conversation, tuple[str, ...]]:
+def decode_count(
+    body: bytes, unseal: Callable[[str], str] = _unseal_nothing
+) -> tuple[str, Conversation, tuple[str, ...]]:
     """Decodes a body of POST /v1/messages/count_tokens. Returns the model, the conversation, and the
-    ignored fields. Raises a RequestError."""
+    ignored fields. `unseal`: as for `decode_messages`. Raises a RequestError."""
     wire, report = COUNT_BODY.decode(body, report_unknown=True)
-    conversation, _ = _build_conversation(wire, report)
+    conversation, _ = _build_conversation(wire, report, unseal)
     return wire.model, conversation, report.names
 
 
@@ -298,7 +318,7 @@ def _read_format(wire: MessagesRequest, strict: bool) -> tuple[Constraint | None
 
 
 def _build_conversation(
-    wire: PromptBody, report: FieldReport, strict: bool = False
+    wire: PromptBody, report: FieldReport, unseal: Callable[[str], str], strict: bool = False
 ) -> tuple[Conversation, tuple[str, ...]]:
     """Builds the conversation. Returns it with the schema keywords of its tools that are not enforced. Adds
     the paths of values without effect to `report`. Raises a RequestError."""
@@ -316,7 +336,7 @@ def _build_conversation(
             turns.append((message.role, blocks))
     for role, blocks in turns:
         if role == "assistant":
-            assistant = _build_assistant(blocks)
+            assistant = _build_assistant(blocks, report, unseal)
             call_ids = frozenset(call.id for call in assistant.tool_calls)
             messages.append(assistant)
         elif role == "system":
@@ -372,7 +392,6 @@ def _read_reasoning(wire: PromptBody) -> Reasoning:
     return Reasoning(
         effort,
         thinking.budget_tokens,
-        shown=thinking.display != "omitted",
         field_names=REASONING_FIELD_NAMES,
     )
 
@@ -548,7 +567,9 @@ def _build_result(block: ToolResultBlock, path: str, definitions: Mapping[str, I
     return replace(message, tool_call_id=block.tool_use_id, is_error=bool(block.is_error))
 
 
-def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
+def _build_assistant(
+    blocks: Sequence[tuple[ContentBlock, str]], report: FieldReport, unseal: Callable[[str], str]
+) -> Message:
     """Builds an assistant's message: reasoning, text, calls. A signature that this server did not write
     belongs to a vendor, which gets its block back."""
     texts: list[str] = []
@@ -573,7 +594,10 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
             calls.append(ToolCall(block.id, block.name, arguments, call_signature))
             call_signature = None
         elif isinstance(block, ThinkingBlock):
-            reasoning.append(block.thinking)
+            thinking = block.thinking
+            if not thinking and _is_seal(block.signature) and not (thinking := unseal(block.signature)):
+                report.paths.append(path + SIGNATURE)
+            reasoning.append(thinking)
             if block.signature.startswith(CALL_STATE):
                 call_signature = block.signature.removeprefix(CALL_STATE)
             elif not _is_own(block.signature):
@@ -597,9 +621,20 @@ def _build_assistant(blocks: Sequence[tuple[ContentBlock, str]]) -> Message:
     return message if cache_control is None else _mark(message, cache_control)
 
 
+def _is_for_anthropic(path: str) -> bool:
+    """Whether only Anthropic uses what is at a path. A seal that cannot be read is of no use to anybody."""
+    return path.startswith(ANTHROPIC_PATHS) and not path.endswith(SIGNATURE)
+
+
 def _is_own(signature: str) -> bool:
     """Whether a block of reasoning is not Anthropic's: it has this server's signature, or none."""
     return not signature or signature.startswith(OWN_SIGNATURE)
+
+
+def _is_seal(signature: str) -> bool:
+    """Whether this server wrote a signature that carries reasoning."""
+    is_mark = signature == OWN_SIGNATURE or signature.startswith(CALL_STATE)
+    return signature.startswith(OWN_SIGNATURE) and not is_mark
 
 
 def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 
 import msgspec
 
@@ -33,9 +33,10 @@ from antiphon.dialects.common.openapi_schemas import (
     list_shapes,
 )
 from antiphon.dialects.messages import wire_types
-from antiphon.dialects.messages.decode import OPTIONAL, decode_count, decode_messages
+from antiphon.dialects.messages.decode import OPTIONAL, MessagesCall, decode_count, decode_messages
 from antiphon.dialects.messages.encode import (
     MessagesStreamEncoder,
+    Seal,
     encode_error,
     encode_message,
 )
@@ -66,16 +67,29 @@ _encode = msgspec.json.Encoder().encode
 class MessagesEncoder:
     """Encodes the answer of one POST /v1/messages."""
 
-    def __init__(self, request_id: str) -> None:
-        self._request_id = request_id
+    def __init__(self, request: Request, services: Services) -> None:
+        self._request = request
+        self._services = services
 
     def encode_answer(
         self, meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration
     ) -> bytes:
-        return encode_message(meta, call, generation)
+        return encode_message(meta, call, generation, self._choose_seal(call))
 
     def create_encoder(self, meta: ResponseMeta, call: GenerationCall) -> StreamEncoder:
-        return MessagesStreamEncoder(meta, call, self._request_id)
+        return MessagesStreamEncoder(meta, call, self._request.id, self._choose_seal(call))
+
+    def _choose_seal(self, call: GenerationCall) -> Seal | None:
+        """Returns what seals the reasoning, if the caller gets it only in that form."""
+        if isinstance(call, MessagesCall) and call.omits_thinking:
+            return partial(self._services.seal, actor=self._request.actor)
+        return None
+
+
+def unseal_text(signature: str, request: Request, services: Services) -> str:
+    """Returns the reasoning that a signature of this server carries; empty if it cannot be read."""
+    sealed = services.unseal(signature, request.actor)
+    return "" if sealed is None else sealed.text
 
 
 class Messages(DialectDefaults):
@@ -124,11 +138,12 @@ def declare_messages(strict: bool) -> Endpoint:
     async def read_call(request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
         betas = b",".join(request.headers.get(b"anthropic-beta", ())).decode("latin-1")
         betas = betas if betas.isascii() and betas.isprintable() else ""
-        call = await decode_body(lambda body: decode_messages(body, strict, betas), request, services)
+        unseal = partial(unseal_text, request=request, services=services)
+        call = await decode_body(lambda body: decode_messages(body, strict, betas, unseal), request, services)
         return call, services.create_meta(call.request.model)
 
     async def answer(request: Request, services: Services) -> Answer:
-        encoder = MessagesEncoder(request.id)
+        encoder = MessagesEncoder(request, services)
         answered = await answer_generation(read_call, encoder, origin, request, services)
         request_id = build_id_header(request)
         if isinstance(answered, EventStream):
@@ -164,7 +179,9 @@ def declare_count() -> Endpoint:
 
 async def count_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
-    model, conversation, ignored = await decode_body(decode_count, request, services)
+    unseal = partial(unseal_text, request=request, services=services)
+    decode = partial(decode_count, unseal=unseal)
+    model, conversation, ignored = await decode_body(decode, request, services)
     try:
         prompt = await services.tokenize(TokenizeCall(model, conversation), request)
     except UnsupportedParameter as error:  # left out and named, as POST /v1/messages does

@@ -1,6 +1,6 @@
 """Encodes answers and errors in the form of the Messages API."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from types import MappingProxyType
 
@@ -52,6 +52,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.messages import OWN_SIGNATURE, ToolCall
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import AntiphonError, ProviderBroken
 
 ID_PREFIX = "msg_"
@@ -81,6 +82,8 @@ api_error."""
 
 NO_ARGUMENTS = msgspec.Raw(b"{}")
 
+Seal = Callable[[SealedReasoning], str]
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -97,14 +100,17 @@ def encode_event(event: StreamEvent) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
 
 
-def encode_message(meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration) -> bytes:
-    """Encodes a buffered answer."""
+def encode_message(
+    meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration, seal: Seal | None = None
+) -> bytes:
+    """Encodes a buffered answer. `seal` makes a signature that carries the reasoning, instead of its text.
+    None shows the text."""
     (choice,) = generation.choices
     end = _build_end(choice, bool(choice.refusal), generation.usage, call)
     return _encode(
         MessageAnswer(
             id=ID_PREFIX + meta.id,
-            content=_build_content(choice),
+            content=_build_content(choice, meta, seal),
             model=meta.model,
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,
@@ -114,7 +120,7 @@ def encode_message(meta: ResponseMeta, call: GenerationCall, generation: Collect
     )
 
 
-def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
+def _build_content(choice: CollectedChoice, meta: ResponseMeta, seal: Seal | None) -> list[AnswerBlock]:
     """Builds the blocks of an answer: reasoning, text, calls. A vendor's reasoning keeps its place among
     text and calls, since the vendor wants it back there."""
     content: list[AnswerBlock] = []
@@ -127,7 +133,10 @@ def _build_content(choice: CollectedChoice) -> list[AnswerBlock]:
     ]
     thoughts = [block for each in choice.thinking_blocks if (block := _read_vendor_block(each)) is not None]
     if choice.reasoning and not thoughts:
-        content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
+        if seal is None:
+            content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
+        else:
+            content.append(AnswerThinking("", seal(SealedReasoning(choice.reasoning, meta.model))))
     text_at = calls_at = 0
     for thought in thoughts:
         text_end, calls_end = max(text_at, thought.after.text), max(calls_at, thought.after.calls)
@@ -198,10 +207,16 @@ def _build_usage(usage: Usage) -> MessageUsage:
 class MessagesStreamEncoder(StreamEncoder):
     """Encodes one stream. One block is open at a time, and blocks have the indexes 0, 1, 2."""
 
-    def __init__(self, meta: ResponseMeta, call: GenerationCall, request_id: str) -> None:
+    def __init__(
+        self, meta: ResponseMeta, call: GenerationCall, request_id: str, seal: Seal | None = None
+    ) -> None:
+        """`seal`: as in `encode_message`."""
         self._meta = meta
         self._call = call
         self._request_id = request_id
+        self._seal = seal
+        self._hidden: list[str] = []
+        """The reasoning of the open block that the signature will carry."""
         self._index = -1
         """The index of the last block that has begun."""
         self._open: type[AnswerBlock] | None = None
@@ -222,6 +237,9 @@ class MessagesStreamEncoder(StreamEncoder):
             case TextDelta() if event.text:
                 self._is_refusal |= event.is_refusal
                 return self._open_block(AnswerText("")) + self._encode_delta(TextPiece(event.text))
+            case ReasoningDelta() if event.text and self._seal is not None:
+                self._hidden.append(event.text)
+                return self._open_block(AnswerThinking("", ""))
             case ReasoningDelta() if event.text:
                 return self._open_block(AnswerThinking("", "")) + self._encode_delta(
                     ThinkingPiece(event.text)
@@ -292,14 +310,17 @@ class MessagesStreamEncoder(StreamEncoder):
         self._has_deltas = True
         return encode_event(BlockDelta(self._index, delta))
 
-    def _close_block(self, signature: str = OWN_SIGNATURE) -> bytes:
-        """Ends the open block, if there is one. Reasoning ends with its signature; a call without arguments
-        gets empty ones, since clients join the deltas."""
+    def _close_block(self, signature: str | None = None) -> bytes:
+        """Ends the open block, if there is one. Reasoning ends with its signature, which carries what the
+        caller does not see; a call without arguments gets empty ones, since clients join the deltas."""
         if self._open is None:
             return b""
         ending = b""
         if self._open is AnswerThinking:
-            ending = self._encode_delta(SignaturePiece(signature))
+            if signature is None and self._hidden and self._seal is not None:
+                signature = self._seal(SealedReasoning("".join(self._hidden), self._meta.model))
+            self._hidden = []
+            ending = self._encode_delta(SignaturePiece(signature or OWN_SIGNATURE))
         elif self._open is AnswerCall and not self._has_deltas:
             ending = self._encode_delta(InputPiece("{}"))
             self._empty_calls.add(self._open_call)
