@@ -18,7 +18,7 @@ from tests.rendering.scripted_renderer import GREEDY, answer, events_of
 from tests.support.call_texts import IDS, VOCABULARY, takes
 from tests.support.chat_templates import prove_here
 from tests.support.reasoning_models import Constrained
-from tests.support.tool_templates import HERMES, KIMI, QWEN_CODER, TAIL
+from tests.support.tool_templates import GEMMA, HERMES, KIMI, QWEN_CODER, TAIL
 
 THINKING = "{# </think> #}"
 OPENING = TAIL.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
@@ -83,6 +83,27 @@ async def test_a_call_before_the_end_of_the_reasoning_ends_it(source, call, burs
     assert heard == ("I need to write.", "", CALLED, FinishReason.TOOL_CALLS)
     heard = await hear("I could <tool_call> or <function=write>.</think>No.", opening(source), burst)
     assert heard == ("I could <tool_call> or <function=write>.", "No.", [], FinishReason.STOP)
+
+
+GEMMA_4 = (
+    GEMMA.replace(
+        TAIL, "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
+    )
+    + "{# <|channel>thought\n<channel|> #}"
+)
+
+
+@pytest.mark.parametrize("burst", [1, 2, 4, 7, 500])
+async def test_reasoning_after_a_tools_result_is_reasoning(burst):
+    """vLLM #39885: in the turns after a result, streamed reasoning of Gemma 4 came as content."""
+    call = ToolCall("call_1", "write", '{"text": "x"}')
+    turn = (Message(Role.ASSISTANT, "", tool_calls=(call,)), Message(Role.TOOL, "ok", tool_call_id="call_1"))
+    history = (Message(Role.USER, "hi"), *turn, *turn)
+    written = '<|tool_call>call:write{text:<|"|>a </think> b<|"|>}<tool_call|>'
+    text = f"<|channel>thought\nI need more.\n<channel|>I do. {written}"
+    for messages in (history[:1], history[:3], history):
+        heard = await hear(text, GEMMA_4, burst, *messages)
+        assert heard == ("I need more.", "I do.", CALLED, FinishReason.TOOL_CALLS)
 
 
 async def test_a_call_in_the_reasoning_of_other_families_is_a_text():
@@ -151,7 +172,7 @@ async def test_kimi_reads_the_functions_name_in_the_calls_id():
         *(Message(Role.TOOL, "ok", tool_call_id=call.id) for call in calls),
     )
     await answer(speaker, asking(*messages))
-    (segment,) = engine.requests[-1].segments
-    prompt = b"".join(engine.table.pieces[token] for token in segment.tokens).decode(errors="replace")
+    tokens = engine.requests[-1].prompt.ids
+    prompt = b"".join(engine.table.pieces[token] for token in tokens).decode(errors="replace")
     assert "functions.write:0<|tool_call_argument_begin|>" in prompt
     assert "functions.write:1<|tool_call_argument_begin|>" in prompt

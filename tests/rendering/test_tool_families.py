@@ -52,7 +52,7 @@ CALLS = [
     ("now", {}),
     ("edit_file", {"path": "5", "text": "true", "note": "12"}),
 ]
-SEVERAL = [name for name in TEMPLATES if name != "llama"]
+SEVERAL = [name for name in TEMPLATES if name not in ("llama", "python")]
 """Families whose calls can have text around them."""
 
 
@@ -94,7 +94,7 @@ def parse(calls):
 
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_the_template_names_the_family(family):
-    name = {"glm-4.7": "glm", "deepseek-fenced": "deepseek"}.get(family, family)
+    name = {"glm-4.7": "glm", "deepseek-fenced": "deepseek", "python-in-marks": "python"}.get(family, family)
     source = TEMPLATES[family]
     found, named = detect_notation(source), CALL_FAMILIES[name](source)
     assert (found.open, found.before_name, found.tags) == (named.open, named.before_name, named.tags)
@@ -144,6 +144,8 @@ def test_what_the_template_writes_is_what_the_constraint_allows(family):
         constraint = notation.build_constraint(Tools(TOOLS, choice), IDS)
         matcher = Matcher(check_constraint(constraint, VOCABULARY), VOCABULARY)
         text = write(family, calls).lstrip("\n")
+        if family == "gemma":  # The template sorts keys whose letters are covered.
+            text = "".join(notation.write_call(name, json.dumps(each)) for name, each in calls)
         assert takes(matcher, spell(text)) and matcher.is_complete, text
 
 
@@ -187,9 +189,17 @@ TYPED = Tool(
             "shared": {"$ref": "#/$defs/shared"},
             "day": {"type": "string", "format": "date"},
             "any": {},
+            "list": {"type": "array", "items": {"$ref": "#/$defs/point"}, "minItems": 1, "maxItems": 2},
         },
         "required": ["word", "text"],
-        "$defs": {"shared": {"type": "string", "const": "x"}},
+        "$defs": {
+            "shared": {"type": "string", "const": "x"},
+            "point": {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "label": {"type": ["string", "null"]}},
+                "required": ["x"],
+            },
+        },
     },
 )
 TAGGED = [name for name, source in TEMPLATES.items() if detect_notation(source).tags is not None]
@@ -340,6 +350,27 @@ def test_the_schema_tells_the_text_5_from_the_number(text, types, value):
             "</｜DSML｜function_calls>",
             [("f", {"a": "5", "b": 5})],
         ),
+        ("gemma", "<|tool_call>call:now{}<tool_call|>", [("now", {})]),
+        ("gemma", "<|tool_call>call me<tool_call|>", []),
+        (
+            "gemma",
+            '<|tool_call>call:f{a:<|"|>{b:<|"|>,n:-1.5e3,l:[true,null,[],{}],o:{<|"|>3<|"|>:<|"|>x<|"|>,k:1},a:2}<tool_call|>',
+            [("f", {"a": "{b:", "n": -1500.0, "l": [True, None, [], {}], "o": {"3": "x", "k": 1}})],
+        ),
+        ("gemma", "<|tool_call>call:f{a: bare word ,b:1}<tool_call|>", [("f", {"a": "bare word", "b": 1})]),
+        ("python", "[1, 2] and [see(this)]", []),
+        ("python", "[link](http://x)", []),
+        ("python", "[now()]", [("now", {})]),
+        (
+            "python",
+            "[f(a='it\\'s \"q\" \\u00e9\\n', b=None, c={'k': [1, -2.5, True,], 'k': 9}, d=(1, 2)), now( )]",
+            [
+                ("f", {"a": 'it\'s "q" \u00e9\n', "b": None, "c": {"k": [1, -2.5, True]}, "d": [1, 2]}),
+                ("now", {}),
+            ],
+        ),
+        ("python", '[f(a="\\d+ \\x41", b=0x10, c=1.)]', [("f", {"a": "\\d+ A", "b": "0x10", "c": 1.0})]),
+        ("python-in-marks", "<|tool_call_start|>[1]<|tool_call_end|>", []),
     ],
 )
 def test_what_only_looks_like_a_call_stays_text(family, text, calls):

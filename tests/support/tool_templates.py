@@ -98,6 +98,31 @@ KIMI = write_template(
     "{% for call in message.tool_calls %}<|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>"
     "{{ call.function.arguments | tojson }}<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>{% endif %}"
 )
+LITERAL = (
+    '{% macro literal(value) %}{% if value is string %}<|"|>{{ value }}<|"|>{% elif value is mapping %}'
+    "{{ '{' }}{% for key, each in value | dictsort %}{{ ',' if not loop.first }}{{ key }}:{{ literal(each) }}"
+    "{% endfor %}{{ '}' }}{% elif value is iterable %}[{% for each in value %}{{ '' if loop.first else ',' }}"
+    "{{ literal(each) }}{% endfor %}]{% else %}{{ value | tojson }}{% endif %}{% endmacro %}"
+)
+GEMMA = LITERAL + write_template(
+    EACH + "<|tool_call>call:{{ call.name }}{{ '{' }}{% for key, value in call.arguments | dictsort %}"
+    "{{ ',' if not loop.first }}{{ key }}:{{ literal(value) }}{% endfor %}{{ '}' }}<tool_call|>{% endfor %}"
+)
+CALLS_IN_PYTHON = (
+    "["
+    + EACH
+    + "{{ '' if loop.first else ', ' }}{{ call.name }}("
+    + PAIRS
+    + "{{ '' if loop.first else ', ' }}"
+    "{{ key }}={{ {true: 'True', false: 'False', none: 'None'}[value] if value is boolean or value is none "
+    "else value | tojson }}{% endfor %}){% endfor %}]"
+)
+PYTHON = "{# [func_name1(name=value)] #}" + write_template(
+    "{% if message.tool_calls %}" + CALLS_IN_PYTHON + "{% endif %}"
+)
+PYTHON_IN_MARKS = write_template(
+    "{% if message.tool_calls %}<|tool_call_start|>" + CALLS_IN_PYTHON + "<|tool_call_end|>{% endif %}"
+)
 GRANITE = "{# <|start_of_role|> #}" + write_template(
     "{% if message.tool_calls %}<|tool_call|>["
     + EACH
@@ -120,5 +145,8 @@ TEMPLATES = {
     "llama": LLAMA,
     "kimi": KIMI,
     "granite": GRANITE,
+    "gemma": GEMMA,
+    "python": PYTHON,
+    "python-in-marks": PYTHON_IN_MARKS,
 }
 """The templates by family; several of one family have a suffix."""

@@ -79,8 +79,15 @@ def build_call_grammar(
             *_build_early_rules(group, prelude),
         ]
     names = [f"call_{index}" for index in range(len(group.calls))]
+    opening = format_marks(group.open[_count_opening(group) :])
+    first_call = "call"
+    if group.call_pattern is not None and group.open:
+        # The text up to the arguments is one literal. Otherwise the compiler takes its beginning for text.
+        opening, first_call = "", "first_call"
+        begins = [("".join(map(str, (*group.open, *call.begin))),) for call in group.calls]
+        lines += _build_first_calls(group, begins)
     lines += [
-        f"group: {format_marks(group.open[_count_opening(group) :])} call {_write_further_calls(group)}",
+        f"group: {opening} {first_call} {_write_further_calls(group)}",
         f"call: {' | '.join(names)}",
     ]
     schemas = [_build_schema(call) for call in group.calls]
@@ -127,11 +134,19 @@ def _build_early_rules(group: CallGroup, prelude: Prelude) -> Iterator[str]:
     yield f"early_text{_write_limit(prelude, 'lazy')}: TEXT_0 {format_marks(opening)}"
     first_group = f"first_call {_write_further_calls(group)}"
     yield f"early: {format_marks(frame.open)} early_text {first_group} {further_groups}"
-    yield f"first_call: {' | '.join(f'first_call_{index}' for index in range(len(group.calls)))}"
     written = len("".join(map(str, opening))) - len("".join(map(str, group.open)))
-    for index, call in enumerate(group.calls):
-        begin = (str(call.begin[0])[written:], *call.begin[1:])
-        yield f"first_call_{index}: {format_marks(begin)} arguments_call_{index} {format_marks(call.end)}"
+    begins = [(str(call.begin[0])[written:], *call.begin[1:]) for call in group.calls]
+    yield from _build_first_calls(group, begins)
+
+
+def _build_first_calls(group: CallGroup, begins: Sequence[Marks]) -> Iterator[str]:
+    """Yields the rules of the first call of a group. `begins`: the marks before the arguments."""
+    yield f"first_call: {' | '.join(f'first_call_{index}' for index in range(len(begins)))}"
+    for index, (begin, call) in enumerate(zip(begins, group.calls, strict=True)):
+        yield (
+            f"first_call_{index}: {_write_marks(begin, group)} arguments_call_{index} "
+            f"{_write_marks(call.end, group)}"
+        )
 
 
 def _write_limit(prelude: Prelude, *attributes: str) -> str:
@@ -143,6 +158,8 @@ def _write_limit(prelude: Prelude, *attributes: str) -> str:
 def _count_opening(group: CallGroup) -> int:
     """Returns how many marks tell a group from text: those up to the first control token, or the first mark
     if there is no control token."""
+    if group.call_pattern is not None:
+        return 0
     return next((index + 1 for index, mark in enumerate(group.open) if isinstance(mark, int)), 1)
 
 

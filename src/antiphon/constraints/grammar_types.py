@@ -57,11 +57,19 @@ class ArgumentTags(Struct, frozen=True):
     before_key: Marks
     before_text: Marks
     before_json: Marks
-    after_value: Marks
+    after_text: Marks
+    after_json: Marks
     key_end: str
     """The text after an argument's name. No name can contain it."""
     value_end: str
     """The text at which a reader ends a value. No raw text can contain it."""
+    between: Marks = ()
+    """The marks between two arguments."""
+    has_raw_texts: bool = True
+    """Whether texts are raw. If not, they are JSON, and the words of the value's type are Python's."""
+    before_nested_text: Marks = ()
+    """The marks before a text in a list or object, whose keys then have no quotes. Empty if lists and objects
+    are JSON."""
 
 
 class TextFrame(Struct, frozen=True):
@@ -85,7 +93,7 @@ class CallGroup(Struct, frozen=True):
     """The marks before each further group."""
     call_pattern: str | None = None
     """A regular expression for the beginning of a group. No text may begin with a match. If it is set,
-    `open` is empty."""
+    `open` does not tell a group from text."""
     frames: tuple[TextFrame, ...] = ()
     """The frames that contain all text. They come before groups. Closed frames are allowed even if `around`
     allows no text."""

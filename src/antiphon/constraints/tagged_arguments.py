@@ -1,8 +1,8 @@
-"""Writes the grammar of arguments that come one by one between tags: texts raw, other values as JSON.
+"""Writes the grammar of arguments that come one by one between marks: texts raw, other values as JSON.
 
-The arguments come in the order of the schema's `properties`. A raw text has no escapes, so it cannot contain
-its closing tag. Keywords for texts become regular expressions. Keywords that concern several arguments at
-once are refused by name.
+The arguments come in the order of the schema's `properties`. If texts in lists and objects have marks too,
+all keys are sorted. A raw text has no escapes, so it cannot contain its closing mark. Keywords for texts
+become regular expressions. Keywords that concern several arguments at once are refused by name.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from antiphon.constraints.argument_types import list_types
 from antiphon.constraints.grammar_types import ArgumentTags, CallFormat
 from antiphon.constraints.lark import ANYTHING, escape_literal, format_marks, write_regex
 from antiphon.constraints.regexes import split_anchored
@@ -35,6 +36,21 @@ WORDS = MappingProxyType(
     {"null": ("/null/",), "boolean": ("/true/", "/false/"), "number": (NUMBER,), "integer": (INTEGER,)}
 )
 """The values of each type that look like a text."""
+
+PYTHON_WORDS = MappingProxyType({"null": ("None",), "boolean": ("True", "False")})
+
+ANY_RULES = MappingProxyType(
+    {
+        "string": "any_text",
+        "array": "any_list",
+        "object": "any_object",
+        "null": '"null"',
+        "boolean": '"true" | "false"',
+        "number": NUMBER,
+        "integer": INTEGER,
+    }
+)
+"""The rules of values of any kind, by type."""
 
 BRACKETS = MappingProxyType({"array": r"\[", "object": r"\{"})
 """How values of these types begin."""
@@ -92,6 +108,8 @@ class _TaggedCall:
         """Whether the marks before a value say if it is a text. If they do not, its type decides."""
         self.lines: list[str] = []
         """The rules so far."""
+        self._rules: dict[str, str] = {}
+        """The rules of values inside others, by the definitions to which schemas refer."""
 
     def write_arguments(self, name: str) -> str:
         """Returns the arguments in their order, and adds their rules."""
@@ -105,21 +123,43 @@ class _TaggedCall:
             required |= {*map(str, names)} if isinstance(names, list) else set()
             undeclared = part.get("additionalProperties", undeclared)
         properties |= dict.fromkeys(sorted(required - properties.keys()), undeclared)
-        arguments = []
-        for index, (key, schema) in enumerate(properties.items()):
+        arguments: list[tuple[str, bool]] = []
+        for index, (key, schema) in enumerate(self._order(properties)):
             if self._tags.key_end in key or "\n" in key:
                 raise self._build_refusal(f"an argument's name {key[:64]!r} is not supported")
             rule = f"{name}_{index}"
             types = self._call.types.get(key, ALL_TYPES)
             if self._add_argument(rule, json.dumps(key, ensure_ascii=False), schema, types):
-                arguments.append(rule if key in required else f"{rule}?")
+                arguments.append((rule, key in required))
             elif key in required:
                 raise InvalidValue(f"{self._call.field} accepts nothing", param=self._call.field)
         if not properties:
             self.lines.append(f"{name.upper()}_KEY: /[A-Za-z_][A-Za-z0-9_]{{0,63}}/")
             if self._add_argument(f"{name}_any", f"{name.upper()}_KEY", undeclared, ALL_TYPES):
-                arguments.append(f"{name}_any*")
-        return " ".join(arguments)
+                return _repeat(f"{name}_any", format_marks(self._tags.between))
+        return self._join(name, arguments)
+
+    def _order(self, properties: Mapping[str, object]) -> list[tuple[str, object]]:
+        """Returns the properties in the order in which the model writes them."""
+        if self._tags.before_nested_text:
+            return sorted(properties.items(), key=lambda each: each[0].lower())
+        return list(properties.items())
+
+    def _join(self, name: str, members: Sequence[tuple[str, bool]]) -> str:
+        """Returns the members in their order, with the marks between two of them. `members`: the rule of
+        each, and whether it is required."""
+        if not self._tags.between:
+            return " ".join(rule if is_required else f"{rule}?" for rule, is_required in members)
+        separator, beginnings = format_marks(self._tags.between), []
+        for index, (rule, is_required) in enumerate(members):
+            tail = f"{separator} {rule}" if is_required else f"({separator} {rule})?"
+            self.lines.append(f"{name}_from_{index}: {tail} {name}_from_{index + 1}")
+        self.lines.append(f'{name}_from_{len(members)}: ""')
+        for index, (rule, is_required) in enumerate(members):
+            beginnings.append(f"{rule} {name}_from_{index + 1}")
+            if is_required:
+                return f"({' | '.join(beginnings)})"
+        return f"({' | '.join(beginnings)})?" if beginnings else '""'
 
     def _list_objects(self, schema: object, steps: int) -> Iterator[Mapping[str, object]]:
         """Yields the schema, and the schemas that apply to the same object."""
@@ -146,29 +186,163 @@ class _TaggedCall:
         """Adds the rules of one argument. Returns False if its schema allows no value. `key`: its name in the
         compiler's notation."""
         tags, alternatives = self._tags, []
-        json_types = [each for each in types if each != "string"]
-        if "string" in types and (text := self._write_text(schema, types)) is not None:
+        json_types = [each for each in types if each != "string" or not tags.has_raw_texts]
+        if tags.has_raw_texts and "string" in types and (text := self._write_text(schema, types)) is not None:
             if not self._marks_tell_texts:
                 json_types = [each for each in json_types if each in BRACKETS]
             before_value, after_value = format_marks(tags.before_text), self._add_text(rule, text)
             alternatives.append(f"{before_value} {after_value}")
-        if json_types and schema is not False:
-            value = {} if schema is True else schema
-            if "string" in types:
-                value = {"allOf": [value, {"type": json_types}]}
-            if isinstance(value, Mapping):
-                value = {**value, "x-guidance": self._options}
-                value |= {"$defs": self._definitions} if self._definitions else {}
-            before_value, after_value = format_marks(tags.before_json), format_marks(tags.after_value)
-            alternatives.append(f"{before_value} %json {json.dumps(value)} {after_value}")
+        written = ""
+        if tags.before_nested_text and not BRACKETS.keys().isdisjoint(json_types):
+            written = self._write_nested(rule, schema, json_types) or ""
+        elif not tags.has_raw_texts:
+            written = self._write_python(schema, json_types)
+        elif json_types and schema is not False:
+            written = self._write_json(schema, json_types if len(json_types) < len(types) else None)
+        if written:
+            before_value, after_value = format_marks(tags.before_json), format_marks(tags.after_json)
+            alternatives.append(f"{before_value} ({written}) {after_value}")
         if alternatives:
             self.lines.append(f"{rule}: {format_marks(tags.before_key)} {key} ({' | '.join(alternatives)})")
         return bool(alternatives)
 
+    def _write_json(self, schema: object, types: Sequence[str] | None) -> str:
+        """Returns the rule of a JSON value of the schema. `types`: the types that it can have; None if the
+        schema says so."""
+        value = {} if not isinstance(schema, Mapping) else schema
+        if types is not None:
+            value = {"allOf": [value, {"type": list(types)}]}
+        value = {**value, "x-guidance": self._options}
+        value |= {"$defs": self._definitions} if self._definitions else {}
+        return f"%json {json.dumps(value)}"
+
+    def _write_python(self, schema: object, types: Sequence[str]) -> str:
+        """Returns the rule of a value in Python: JSON, but for the words of its type."""
+        if schema is False:
+            return ""
+        if isinstance(schema, Mapping) and ("enum" in schema or "const" in schema):
+            values = _list_branches(schema, "enum") or [schema.get("const")]
+            return " | ".join(json.dumps(_spell_python(each), ensure_ascii=False) for each in values)
+        words = [json.dumps(word) for each in types for word in PYTHON_WORDS.get(each, ())]
+        others = [each for each in types if each not in PYTHON_WORDS]
+        if others:
+            words.append(self._write_json(schema, others if words else None))
+        return " | ".join(words)
+
+    def _write_nested(self, rule: str, schema: object, types: Sequence[str]) -> str | None:
+        """Returns the rule of a value whose texts have marks, and adds the rules of the values in it. Returns
+        None if the schema allows no value."""
+        if schema is False:
+            return None
+        if not isinstance(schema, Mapping) or not schema:
+            return " | ".join(self._add_any()[each] for each in types)
+        if schema.keys() == {"$ref"}:
+            name = str(schema["$ref"])
+            if name not in self._rules:
+                self._rules[name] = f"{rule}_ref"
+                target = self._resolve(schema)
+                self.lines.append(f"{rule}_ref: {self._write_any_type(f'{rule}_ref', target) or NOTHING}")
+            return self._rules[name]
+        if schema.keys() in ({"anyOf"}, {"allOf"}) and (
+            "anyOf" in schema or len(_list_branches(schema, "allOf")) == 1
+        ):
+            branches = (*_list_branches(schema, "anyOf"), *_list_branches(schema, "allOf"))
+            written = [
+                text
+                for index, each in enumerate(branches)
+                if (kinds := [kind for kind in list_types(each, self._schema) if kind in types])
+                and (text := self._write_nested(f"{rule}_{index}", each, sorted(kinds)))
+            ]
+            return " | ".join(f"({text})" for text in written) or None
+        alternatives = []
+        if "string" in types and (text := self._write_string(schema, 0)) is not None:
+            opening = format_marks(self._tags.before_nested_text)
+            alternatives.append(f"{opening} {self._add_text(rule, text)}")
+        if scalars := [each for each in types if each not in ("string", "array", "object")]:
+            alternatives.append(self._write_json(schema, scalars))
+        if "array" in types:
+            alternatives.append(self._write_list(rule, schema))
+        if "object" in types:
+            alternatives.append(self._write_object(rule, schema))
+        return " | ".join(alternatives) or None
+
+    def _write_any_type(self, rule: str, schema: object) -> str | None:
+        return self._write_nested(rule, schema, sorted(list_types(schema, self._schema)))
+
+    def _write_list(self, rule: str, schema: Mapping[str, object]) -> str:
+        """Returns the rule of a list."""
+        if "prefixItems" in schema:
+            raise self._build_refusal("the keyword prefixItems inside an argument is not supported")
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        item = self._write_any_type(f"{rule}_item", schema.get("items", True))
+        if item is None or most == 0:
+            return '"[]"'
+        self.lines.append(f"{rule}_item: {item}")
+        separator = format_marks(self._tags.between)
+        if not isinstance(least, int) or least < 2:
+            further = "*" if not isinstance(most, int) else f"{{0,{most - 1}}}"
+        else:
+            further = f"{{{least - 1},{'' if not isinstance(most, int) else most - 1}}}"
+        return f'"[" ({rule}_item ({separator} {rule}_item){further}){"" if least else "?"} "]"'
+
+    def _write_object(self, rule: str, schema: Mapping[str, object]) -> str:
+        """Returns the rule of an object inside an argument."""
+        scalar_keywords = {
+            "enum",
+            "const",
+            "items",
+            "minItems",
+            "maxItems",
+            *BOUNDS,
+            "minLength",
+            "maxLength",
+        }
+        if unknown := schema.keys() - ENFORCED - scalar_keywords | schema.keys() & {"$ref", "allOf"}:
+            raise self._build_refusal(
+                f"the keyword {min(unknown)} of an object inside an argument is not supported"
+            )
+        declared, names = schema.get("properties"), schema.get("required")
+        properties = dict(declared) if isinstance(declared, Mapping) else {}
+        required = {*map(str, names)} if isinstance(names, list) else set()
+        undeclared = schema.get("additionalProperties", True)
+        properties |= dict.fromkeys(sorted(required - properties.keys()), undeclared)
+        members: list[tuple[str, bool]] = []
+        for index, (key, each) in enumerate(self._order(properties)):
+            value = self._write_any_type(f"{rule}_{index}", each)
+            if value is not None:
+                self.lines.append(f"{rule}_{index}: {json.dumps(f'{key}:', ensure_ascii=False)} ({value})")
+                members.append((f"{rule}_{index}", key in required))
+        if properties:
+            return f'"{{" {self._join(rule, members)} "}}"'
+        value = self._write_any_type(f"{rule}_value", undeclared)
+        if value is None:
+            return '"{}"'
+        self.lines += [
+            f"{rule}_pair: {rule.upper()}_KEY ({value})",
+            f"{rule.upper()}_KEY: /[A-Za-z_][A-Za-z0-9_]{{0,63}}:/",
+        ]
+        return f'"{{" {_repeat(f"{rule}_pair", format_marks(self._tags.between))} "}}"'
+
+    def _add_any(self) -> Mapping[str, str]:
+        """Returns the rules of values of any kind, by type, and adds them once."""
+        if "any" not in self._rules:
+            self._rules["any"] = "any_value"
+            separator, opening = format_marks(self._tags.between), format_marks(self._tags.before_nested_text)
+            self.lines += [
+                f"any_text: {opening} {self._add_text('any_raw', ANYTHING)}",
+                f'any_list: "[" {_repeat("any_value", separator)} "]"',
+                f'any_object: "{{" {_repeat("any_pair", separator)} "}}"',
+                "any_pair: ANY_KEY any_value",
+                "ANY_KEY: /[A-Za-z_][A-Za-z0-9_]{0,63}:/",
+                "any_value: any_text | any_list | any_object | ANY_WORD",
+                f"ANY_WORD: /true|false|null/ | {NUMBER}",
+            ]
+        return ANY_RULES
+
     def _add_text(self, rule: str, text: str) -> str:
         """Adds the rules of a text up to its closing tag. Returns the text with its tag. `text`: a regular
         expression."""
-        terminal, after_value = rule.upper(), self._tags.after_value
+        terminal, after_value = rule.upper(), self._tags.after_text
         # A text must not contain what a reader takes for the tag, however it is tokenized.
         exclusion = rf"~/(.|\n)*{escape_literal(self._tags.value_end)}(.|\n)*/"
         self.lines.append(f"{terminal}: ({text}) & {exclusion}")
@@ -251,6 +425,19 @@ class _TaggedCall:
             parts = [ANYTHING] * (not at_start) + [write_regex(body)] * bool(body) + [ANYTHING] * (not at_end)
             written.append(f"({' '.join(parts) or NOTHING})")
         return " | ".join(written)
+
+
+def _repeat(rule: str, separator: str) -> str:
+    """Returns any number of repetitions of a rule, with a separator between two of them."""
+    return f"({rule} ({separator} {rule})*)?" if separator else f"{rule}*"
+
+
+def _spell_python(value: object) -> str:
+    """Returns a constant as Python spells it, with the texts of JSON."""
+    words = {True: "True", False: "False", None: "None"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _list_branches(schema: Mapping[str, object], keyword: str) -> list[object]:

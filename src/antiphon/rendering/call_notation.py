@@ -12,12 +12,12 @@ from functools import partial
 from types import MappingProxyType
 
 from antiphon.constraints import grammar_types as groups
+from antiphon.constraints.argument_types import list_argument_types
 from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.values import Struct
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.argument_types import list_argument_types
 from antiphon.rendering.call_readers import (
     CallsOrTextReader,
     LeadingCallReader,
@@ -25,6 +25,7 @@ from antiphon.rendering.call_readers import (
     OutputReader,
 )
 from antiphon.rendering.header_calls import HeaderReader
+from antiphon.rendering.literal_calls import LiteralCallReader, LiteralMarks
 from antiphon.rendering.tagged_calls import TaggedCallReader, TagMarks
 from antiphon.rendering.template.messages import read_arguments
 
@@ -64,11 +65,20 @@ class ArgumentTags(Struct, frozen=True):
     before_key: Marks
     before_text: Marks
     """Marks between an argument's name and a text."""
-    after_value: Marks
-    reading: TagMarks
+    after_text: Marks
+    reading: TagMarks | LiteralMarks
     """The marks that the reader looks for."""
     before_json: Marks | None = None
     """Marks between an argument's name and a value that is no text; None if they are those of a text."""
+    after_json: Marks | None = None
+    """Marks after a value that is no text; None if they are those of a text."""
+    between: Marks = ()
+    """Marks between two arguments."""
+    has_raw_texts: bool = True
+    """Whether texts are raw. If not, all values are JSON, with Python's words."""
+    is_nested: bool = False
+    """Whether texts in lists and objects have the marks of a text too. Then all keys are sorted, and have no
+    quotes."""
 
     def with_ids(self, controls: Mapping[str, int]) -> groups.ArgumentTags:
         """Returns the marks, with ids in place of the names of control tokens."""
@@ -76,17 +86,43 @@ class ArgumentTags(Struct, frozen=True):
             to_marks(self.before_key, controls),
             to_marks(self.before_text, controls),
             to_marks(self.before_text if self.before_json is None else self.before_json, controls),
-            to_marks(self.after_value, controls),
+            to_marks(self.after_text, controls),
+            to_marks(self.after_text if self.after_json is None else self.after_json, controls),
             self.reading.before_value,
             self.reading.after_value,
+            to_marks(self.between, controls),
+            self.has_raw_texts,
+            to_marks(self.before_text[1:], controls) if self.is_nested else (),
         )
 
-    def write(self, key: str, value: object) -> str:
-        """Writes one argument."""
-        is_text = isinstance(value, str)
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        before_value = self.before_text if is_text or self.before_json is None else self.before_json
-        return "".join((*self.before_key, key, *before_value, text, *self.after_value))
+    def write(self, members: Mapping[str, object]) -> str:
+        """Writes arguments."""
+        names = sorted(members, key=str.lower) if self.is_nested else members
+        return "".join(self.between).join(self._write_argument(name, members[name]) for name in names)
+
+    def _write_argument(self, name: str, value: object) -> str:
+        before_json = self.before_text if self.before_json is None else self.before_json
+        after_json = self.after_text if self.after_json is None else self.after_json
+        if isinstance(value, str) and self.has_raw_texts:
+            return "".join((*self.before_key, name, *self.before_text, value, *self.after_text))
+        if not self.has_raw_texts and (value is None or isinstance(value, bool)):
+            text = str(value)
+        else:
+            text = self._write_nested(value) if self.is_nested else json.dumps(value, ensure_ascii=False)
+        return "".join((*self.before_key, name, *before_json, text, *after_json))
+
+    def _write_nested(self, value: object) -> str:
+        """Writes a value whose texts have marks."""
+        match value:
+            case str():
+                return "".join((*self.before_text[1:], value, *self.after_text))
+            case list():
+                return f"[{','.join(map(self._write_nested, value))}]"
+            case dict():
+                names = sorted(value, key=str.lower)
+                return "{" + ",".join(f"{name}:{self._write_nested(value[name])}" for name in names) + "}"
+            case _:
+                return json.dumps(value)
 
 
 class CallNotation(Struct, frozen=True):
@@ -111,8 +147,7 @@ class CallNotation(Struct, frozen=True):
     """Marks before each further group; None allows one group, with nothing after it."""
     call_pattern: str | None = None
     """A regular expression that tells a call from text by its beginning, for families whose calls have no
-    mark; None for other families. Calls without a mark are only at the beginning of the text, and their
-    `open` is empty."""
+    mark; None for other families. Calls without a mark are only at the beginning of the text."""
     channels: tuple[CallChannel, ...] = ()
     """The model's channels, if it writes in channels."""
     tools_in_system: bool = False
@@ -138,10 +173,11 @@ class CallNotation(Struct, frozen=True):
     def _list_openings(self, tools: Tools) -> Marks:
         """Returns the texts with which calls can begin: the mark of calls, or the beginning of each tool's
         call if calls have no mark."""
-        if self.open:
+        if self.call_pattern is None:
             return self.open[:1]
         return tuple(
-            "".join((*self.before_name, tool.name, *self.before_arguments)) for tool in tools.callable
+            "".join((*self.open, *self.before_name, tool.name, *self.before_arguments))
+            for tool in tools.callable
         )
 
     def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
@@ -149,7 +185,9 @@ class CallNotation(Struct, frozen=True):
         because the compiler looks only one character ahead."""
         if self.build_channel_reader is not None:
             return ()
-        return tuple(mark[:2] for mark in self.open[:1]) or self._list_openings(tools)
+        if self.call_pattern is None:
+            return tuple(mark[:2] for mark in self.open[:1])
+        return self._list_openings(tools)
 
     def _require_separable(self, text_format: Constraint) -> None:
         """Raises UnsupportedParameter for a format that cannot be distinguished from calls without a mark."""
@@ -158,7 +196,7 @@ class CallNotation(Struct, frozen=True):
         ):
             raise UnsupportedParameter(
                 f"{text_format.field} is not supported together with tools that may be called: this model "
-                "writes calls as JSON objects without a mark, so only JSON with the usual whitespace can be "
+                "writes calls without a mark before them, so only JSON with the usual whitespace can be "
                 f'told from calls; leave out {text_format.field} or tools, or send tool_choice "none"',
                 param=text_format.field,
             )
@@ -194,7 +232,7 @@ class CallNotation(Struct, frozen=True):
         """Writes one call as text. Arguments that are no JSON object are written as they are."""
         members = None if self.tags is None else read_arguments(arguments)
         if self.tags is not None and members is not None:
-            arguments = "".join(self.tags.write(key, value) for key, value in members.items())
+            arguments = self.tags.write(members)
         return "".join(
             (
                 *self.open,
@@ -221,7 +259,10 @@ class CallNotation(Struct, frozen=True):
         """Returns the part of a call by which the text of its only argument can be found."""
         if self.tags is None:
             return json.dumps({key: value}, ensure_ascii=False)
-        return f"{self.tags.reading.before_value}{self.tags.reading.padding}{value}"
+        reading = self.tags.reading
+        if isinstance(reading, LiteralMarks):
+            return f"{key}{''.join(self.tags.before_text)}"
+        return f"{reading.before_value}{reading.padding}{value}"
 
     @property
     def marks(self) -> Marks:
@@ -238,7 +279,8 @@ class CallNotation(Struct, frozen=True):
         )
         if self.tags is not None:
             tags = self.tags
-            mark_groups += (tags.before_key, tags.before_text, tags.before_json or (), tags.after_value)
+            mark_groups += (tags.before_key, tags.before_text, tags.before_json or (), tags.after_text)
+            mark_groups += (tags.after_json or (), tags.between)
             mark_groups += ((MARKUP_TOKEN,) if MARKUP_TOKEN in tags.reading.open else (),)
         return tuple(mark for each in mark_groups for mark in each)
 
@@ -415,6 +457,11 @@ def phi(source: str) -> CallNotation:
     )
 
 
+def build_tag_reader(marks: TagMarks | LiteralMarks, tools: Sequence[Tool]) -> OutputReader:
+    """Makes the reader of calls whose arguments come one by one."""
+    return LiteralCallReader(marks) if isinstance(marks, LiteralMarks) else TaggedCallReader(marks, tools)
+
+
 def build_tagged(
     tags: ArgumentTags,
     marks: tuple[Marks, Marks, Marks, Marks, Marks],
@@ -435,7 +482,7 @@ def build_tagged(
         between_groups=between_groups,
         tags=tags,
         ends_reasoning=ends_reasoning,
-        build_reader=partial(TaggedCallReader, tags.reading),
+        build_reader=partial(build_tag_reader, tags.reading),
     )
 
 
@@ -534,7 +581,7 @@ def deepseek_markup(source: str) -> CallNotation:
         before_key=(f'<{token}parameter name="',),
         before_text=('" string="true">',),
         before_json=('" string="false">',),
-        after_value=(f"</{token}parameter>\n",),
+        after_text=(f"</{token}parameter>\n",),
         reading=reading,
     )
     marks = (
@@ -545,6 +592,63 @@ def deepseek_markup(source: str) -> CallNotation:
         (f"</{token}{group}>",),
     )
     return build_tagged(tags, marks, between_calls=(), ends_reasoning=True)
+
+
+def gemma(source: str) -> CallNotation:
+    """`<|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>`, with a text between `<|"|>`: Gemma 4. FunctionGemma
+    has other names for the same marks."""
+    opening, closing, quote = "<|tool_call>", "<tool_call|>", '<|"|>'
+    if "<start_function_call>" in source:
+        opening, closing, quote = "<start_function_call>", "<end_function_call>", "<escape>"
+    reading = LiteralMarks(
+        open=opening,
+        list_open="",
+        before_name="call:",
+        after_name="{",
+        quotes=(quote,),
+        has_escapes=False,
+        list_close="",
+        close=closing,
+        before_value=":",
+        after_value=quote,
+    )
+    tags = ArgumentTags(
+        (), (":", quote), (quote,), reading, before_json=(":",), after_json=(), between=(",",), is_nested=True
+    )
+    return build_tagged(tags, ((opening,), ("call:",), ("{",), ("}",), (closing,)), between_groups=())
+
+
+def python(source: str) -> CallNotation:
+    """`[NAME(KEY=VALUE, ...), ...]`: Llama 3.2 and 4 with a template that asks for Python; and LFM 2, with
+    marks around it."""
+    has_marks = "<|tool_call_start|>" in source
+    opening, closing = ("<|tool_call_start|>", "<|tool_call_end|>") if has_marks else ("", "")
+    reading = LiteralMarks(
+        open=opening,
+        list_open="[",
+        before_name="",
+        after_name="(",
+        quotes=("'", '"'),
+        has_escapes=True,
+        list_close="]",
+        close=closing,
+        before_value="=",
+        after_value="",
+    )
+    tags = ArgumentTags((), ("=",), (), reading, between=(", ",), has_raw_texts=False)
+    marks = (
+        (opening, "[") if has_marks else ("[",),
+        (),
+        ("(",),
+        (")",),
+        ("]", closing) if has_marks else ("]",),
+    )
+    notation = build_tagged(tags, marks, between_calls=(", ",))
+    return (
+        notation
+        if has_marks
+        else replace(notation, call_pattern=r"[ \t\r\n]*\[[ \t\r\n]*[A-Za-z_][\-.0-9A-Z_a-z]*\(")
+    )
 
 
 def kimi(_source: str) -> CallNotation:
@@ -585,6 +689,7 @@ CALL_FAMILIES: Mapping[str, NotationBuilder] = MappingProxyType(
     {
         "deepseek": deepseek,
         "deepseek-markup": deepseek_markup,
+        "gemma": gemma,
         "glm": glm,
         "granite": granite,
         "harmony": harmony,
@@ -595,6 +700,7 @@ CALL_FAMILIES: Mapping[str, NotationBuilder] = MappingProxyType(
         "mistral": mistral,
         "mistral-headed": mistral_headed,
         "phi": phi,
+        "python": python,
         "qwen-coder": qwen_coder,
         "seed": seed,
     }
@@ -602,11 +708,15 @@ CALL_FAMILIES: Mapping[str, NotationBuilder] = MappingProxyType(
 """The families by the name in a model's settings."""
 
 CALL_SIGNS: tuple[tuple[str, NotationBuilder], ...] = (
+    ("<|tool_call>call:", gemma),
+    ("<start_function_call>", gemma),
+    ("<|tool_call_start|>", python),
+    ("func_name1(", python),
     ("<seed:tool_call>", seed),
     ("<minimax:tool_call>", minimax),
     ("｜DSML｜", deepseek_markup),
     ("<arg_key>", glm),
-    ("<function=", qwen_coder),
+    ("<parameter=", qwen_coder),
     ("<tool_call>", hermes),
     ("<|tool_calls_section_begin|>", kimi),
     ("<｜tool▁calls▁begin｜>", deepseek),

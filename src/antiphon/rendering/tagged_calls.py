@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from antiphon.domain.messages import Tool
-from antiphon.domain.values import Struct
-from antiphon.rendering.argument_types import (
+from antiphon.constraints.argument_types import (
     ALL_TYPES,
     Types,
     convert_text,
     is_surely_text,
     list_argument_types,
 )
+from antiphon.domain.messages import Tool
+from antiphon.domain.values import Struct
 from antiphon.rendering.call_readers import (
     SPACE,
     CallArguments,
