@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _good(self, body: dict[str, object]) -> None:
         messages = body["messages"]
         assert isinstance(messages, list)
-        words = sum(len(message["content"].split()) for message in messages)
+        words = sum(len(str(message["content"]).split()) for message in messages)
         self.wfile.write(b": a comment\n\n")
         for word in ("one", " two", " three"):
             self._delta(content=word)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from antiphon.cli.commands.chat import ChatHistory
+from antiphon.cli.commands.chat import ChatHistory, Turn
 from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
@@ -65,12 +65,44 @@ def test_commands_that_cannot_be_done_say_why_and_fail_a_pipe(antiphon: Run, ser
     done = antiphon("chat", "--url", server.url, stdin="\n".join(lines))
     assert done.returncode == 1
     assert [line.removeprefix("antiphon: ") for line in done.stderr.splitlines()] == [
-        "there is no such command; there are: /system /model /new /save /help /quit",
+        "there is no such command; there are: /system /model /image /audio /new /save /help /quit",
         "name the file: /save chat.md",
         "cannot write missing/chat.md: No such file or directory",
         f"there is no model 'wat'; the server has: {', '.join(MODELS)}",
     ]
     assert done.stdout == "one two three\n", "the chat goes on"
+
+
+def test_files_go_with_the_next_question_and_stay_in_the_conversation(
+    antiphon: Run, server: Standin, tmp_path: Path
+):
+    (tmp_path / "Owl.PNG").write_bytes(b"picture")
+    (tmp_path / "hoot.mp3").write_bytes(b"sound")
+    lines = ["/image Owl.PNG", "/audio hoot.mp3", "What is it?", "Really?", "/save chat.md"]
+    done = antiphon("chat", "--url", server.url, stdin="\n".join(lines))
+    assert (done.returncode, done.stderr) == (0, "")
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGljdHVyZQ=="}}
+    sound = {"type": "input_audio", "input_audio": {"data": "c291bmQ=", "format": "mp3"}}
+    assert [message["content"] for message in asked(server)] == [
+        [image, sound, {"type": "text", "text": "What is it?"}],
+        "one two three",
+        "Really?",
+    ]
+    assert "**user**\n\n[Owl.PNG]\n\n[hoot.mp3]\n\nWhat is it?" in (tmp_path / "chat.md").read_text()
+
+
+def test_files_that_are_no_pictures_are_not_sent(antiphon: Run, server: Standin, tmp_path: Path):
+    (tmp_path / "owl.bmp").write_bytes(b"picture")
+    lines = ["/image", "/image owl.bmp", "/audio missing.wav", "/image hoot.wav", "Hello?"]
+    done = antiphon("chat", "--url", server.url, stdin="\n".join(lines))
+    assert done.returncode == 1
+    assert [line.removeprefix("antiphon: ") for line in done.stderr.splitlines()] == [
+        "name the file: /image FILE",
+        "owl.bmp must end with .png, .jpg, .jpeg, .webp, .gif",
+        "cannot read missing.wav: No such file or directory",
+        "hoot.wav must end with .png, .jpg, .jpeg, .webp, .gif",
+    ]
+    assert [message["content"] for message in asked(server)] == ["Hello?"]
 
 
 def test_an_alias_is_asked_for_though_it_is_not_listed(antiphon: Run, server: Standin):
@@ -262,12 +294,12 @@ def test_an_address_where_nobody_is_starts_no_server(antiphon_process: Run):
 
 def spoken() -> ChatHistory:
     chat = ChatHistory("cantor", system="Be brief.")
-    chat.add_turn("Hello?", "Grüß Gott.")
+    chat.add_turn(Turn("user", "Hello?"), "Grüß Gott.")
     return chat
 
 
 def test_a_question_comes_after_the_system_text_and_the_turns():
-    assert spoken().build_request("And?") == {
+    assert spoken().build_request(Turn("user", "And?")) == {
         "model": "cantor",
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -276,13 +308,18 @@ def test_a_question_comes_after_the_system_text_and_the_turns():
             {"role": "user", "content": "And?"},
         ],
     }
-    assert ChatHistory("cantor").build_request("Hi")["messages"] == [{"role": "user", "content": "Hi"}]
+    assert ChatHistory("cantor").build_request(Turn("user", "Hi"))["messages"] == [
+        {"role": "user", "content": "Hi"}
+    ]
 
 
 def test_a_chat_is_written_as_json_or_markdown_and_over_nothing(tmp_path: Path):
     spoken().save(tmp_path / "chat.json")
     spoken().save(tmp_path / "chat.md")
-    assert json.loads((tmp_path / "chat.json").read_text("utf-8"))["messages"] == spoken().build_messages()
+    messages = json.loads((tmp_path / "chat.json").read_text("utf-8"))["messages"]
+    assert [*messages, {"role": "user", "content": "And?"}] == spoken().build_request(Turn("user", "And?"))[
+        "messages"
+    ]
     assert "**assistant**\n\nGrüß Gott." in (tmp_path / "chat.md").read_text("utf-8")
     with pytest.raises(FileExistsError):
         spoken().save(tmp_path / "chat.md")

@@ -4,6 +4,7 @@ Ctrl-C ends an answer by closing its connection, so the server stops generating.
 memory; only /save writes it to a file.
 """
 
+import base64
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from antiphon.cli.admin_client import find_operator_file, find_server, read_operator_key
@@ -39,11 +41,23 @@ DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 HELP = """\
 /system TEXT   give the model instructions; without TEXT, remove them
 /model NAME    switch to another model; without NAME, list the models
+/image FILE    send an image (PNG, JPEG, WebP or GIF) with the next question
+/audio FILE    send a recording (WAV or MP3) with the next question
 /new           start a new conversation
 /save FILE     write the chat to a new file: JSON for .json, else Markdown
 /help          show this list
 /quit          leave (or Ctrl-D)
 Ctrl-C stops the answer; a second Ctrl-C leaves. To begin a message with /, type //."""
+
+
+MEDIA_TYPES = {
+    "/image": {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".gif": "gif"},
+    "/audio": {".wav": "wav", ".mp3": "mp3"},
+}
+"""The formats that each command takes, by the ends of files' names."""
+
+MAX_FILE_BYTES = 20 << 20
+"""The most bytes of a file; servers take no larger ones."""
 
 
 class LeaveChat(Exception):
@@ -147,6 +161,46 @@ class Terminal:
         return f"{start}{text}{end}"
 
 
+class AttachedFile(Struct):
+    """An image or a recording of a question."""
+
+    name: str
+    part: dict[str, object]
+    """The part of a message in the API."""
+
+
+class Turn(Struct):
+    """A message of the chat."""
+
+    role: str
+    text: str
+    files: tuple[AttachedFile, ...] = ()
+
+    def build_message(self) -> dict[str, object]:
+        """Returns the message of the API."""
+        if not self.files:
+            return {"role": self.role, "content": self.text}
+        parts: list[object] = [file.part for file in self.files]
+        return {"role": self.role, "content": [*parts, {"type": "text", "text": self.text}]}
+
+
+def read_file(path: Path, command: str) -> AttachedFile:
+    """Reads an image or a recording. `command`: `/image` or `/audio`. Raises OSError, or ValueError with a
+    sentence."""
+    formats = MEDIA_TYPES[command]
+    if (kind := formats.get(path.suffix.lower())) is None:
+        raise ValueError(f"{path.name} must end with {', '.join(formats)}")
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"{path.name} has more than {MAX_FILE_BYTES >> 20} MiB")
+    data = base64.b64encode(content).decode()
+    if command == "/image":
+        url = {"url": f"data:image/{kind};base64,{data}"}
+        return AttachedFile(path.name, {"type": "image_url", "image_url": url})
+    return AttachedFile(path.name, {"type": "input_audio", "input_audio": {"data": data, "format": kind}})
+
+
 class ChatHistory(Struct):
     """The model, the system message and the turns of one chat."""
 
@@ -154,25 +208,24 @@ class ChatHistory(Struct):
     system: str = ""
     max_tokens: int | None = None
     """Most tokens of an answer; None for the server's limit."""
-    turns: list[tuple[str, str]] = field(default_factory=list)
-    """Turns as (role, text), oldest first: `user` and `assistant` alternate."""
+    turns: list[Turn] = field(default_factory=list)
+    """The oldest comes first; `user` and `assistant` alternate."""
 
-    def build_messages(self) -> list[dict[str, str]]:
-        """Returns the system message and the turns as messages of the API."""
-        system = [("system", self.system)] if self.system else []
-        return [{"role": role, "content": text} for role, text in [*system, *self.turns]]
+    def list_turns(self) -> list[Turn]:
+        """Returns the system message and the turns."""
+        return [Turn("system", self.system), *self.turns] if self.system else self.turns
 
-    def build_request(self, text: str) -> dict[str, object]:
+    def build_request(self, question: Turn) -> dict[str, object]:
         """Returns the request body for a question, without adding the question to the chat."""
         body: dict[str, object] = {
             "model": self.model,
-            "messages": [*self.build_messages(), {"role": "user", "content": text}],
+            "messages": [turn.build_message() for turn in (*self.list_turns(), question)],
         }
         return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
 
-    def add_turn(self, question: str, answer: str) -> None:
+    def add_turn(self, question: Turn, answer: str) -> None:
         """Adds a question and its answer to the chat."""
-        self.turns += [("user", question), ("assistant", answer)]
+        self.turns += [question, Turn("assistant", answer)]
 
     def save(self, path: Path) -> None:
         """Writes a new file: JSON for `.json`, otherwise Markdown. Raises OSError, also if the file
@@ -181,13 +234,14 @@ class ChatHistory(Struct):
             file.write(self._format_json() if path.suffix == ".json" else self._format_markdown())
 
     def _format_json(self) -> str:
-        return json.dumps(
-            {"model": self.model, "messages": self.build_messages()}, indent=2, ensure_ascii=False
-        )
+        messages = [turn.build_message() for turn in self.list_turns()]
+        return json.dumps({"model": self.model, "messages": messages}, indent=2, ensure_ascii=False)
 
     def _format_markdown(self) -> str:
         parts = [f"# A chat with {self.model}"]
-        parts += [f"**{message['role']}**\n\n{message['content']}" for message in self.build_messages()]
+        for turn in self.list_turns():
+            files = "".join(f"[{file.name}]\n\n" for file in turn.files)
+            parts.append(f"**{turn.role}**\n\n{files}{turn.text}")
         return "\n\n".join(parts) + "\n"
 
 
@@ -218,9 +272,13 @@ class Chat:
         self._client = client
         self._terminal = terminal
         self._failed = False
+        self._files: list[AttachedFile] = []
+        """Images and recordings for the next question."""
         self._commands: dict[str, Callable[[str], None]] = {
             "/system": self._set_system,
             "/model": self._switch_model,
+            "/image": partial(self._attach, "/image"),
+            "/audio": partial(self._attach, "/audio"),
             "/new": self._clear_history,
             "/save": self._save_history,
             "/help": self._print_help,
@@ -260,11 +318,14 @@ class Chat:
         elif line:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 
-    def _ask(self, question: str) -> None:
+    def _ask(self, text: str) -> None:
         """Streams the answer to a question.
 
-        The history keeps an answer that Ctrl-C interrupted, but not a failed one.
+        The history keeps an answer that Ctrl-C interrupted, but not a failed one. The files go with this
+        question only, so a file that the server refuses does not fail the next one too.
         """
+        question = Turn("user", text, tuple(self._files))
+        self._files.clear()
         answer = PartialAnswer(start_time=time.monotonic())
         try:
             self._receive_answer(self.conversation.build_request(question), answer)
@@ -309,8 +370,21 @@ class Chat:
         except CallFailed as problem:
             self._fail(problem)
 
+    def _attach(self, command: str, name: str) -> None:
+        if not name:
+            self._fail(f"name the file: {command} FILE")
+            return
+        try:
+            self._files.append(read_file(Path(name).expanduser(), command))
+            self._terminal.note(f"{self._files[-1].name} goes with your next question")
+        except OSError as problem:
+            self._fail(f"cannot read {name}: {problem.strerror}")
+        except ValueError as problem:
+            self._fail(str(problem))
+
     def _clear_history(self, _: str) -> None:
         self.conversation.turns.clear()
+        self._files.clear()
         self._terminal.note("started a new conversation")
 
     def _save_history(self, name: str) -> None:
