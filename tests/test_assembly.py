@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from antiphon.assembly.app_state import build_adapters, build_app_state, build_summary_cache
-from antiphon.assembly.models import build_models
+from antiphon.assembly.models import ModelSources, build_models
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
-from antiphon.errors import UnsupportedParameter
+from antiphon.errors import SettingsError, UnsupportedParameter
 from antiphon.pipeline.adapters import AdapterRequest
 from antiphon.processes.ipc import from_line, to_line
 from antiphon.settings.models import LoraSettings, ModelSettings
@@ -87,7 +87,9 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     host = Hosted()
     hosts: Any = {"m": host}
     engine = (
-        build_models(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
+        build_models(
+            ModelSources(Settings(engine=EngineSettings(prefix_sharing=sharing)), hosts), FakeClock()
+        )
         .get("m")
         .engine
     )
@@ -95,6 +97,13 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     async with open_stream(engine, request, Context("r")) as events:
         assert [event async for event in flatten(events)]
     assert (host.requests[0].cache_salt == "") is shared
+
+
+async def test_a_model_with_a_projector_needs_what_decodes_images() -> None:
+    settings = Settings(models=(ModelSettings("owl", "owl.gguf", mmproj="eyes.gguf"),))
+    hosts: Any = {"owl": Hosted()}
+    with pytest.raises(SettingsError, match=r"the model owl has mmproj.*EXTRAS=media"):
+        build_models(ModelSources(settings, hosts), FakeClock())
 
 
 async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None:
@@ -108,7 +117,7 @@ async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None
     hosts: Any = {"m": Hosted(), "enc": Hosted()}
     clock = FakeClock()
     adapters = build_adapters(
-        hosts, build_app_state(settings, build_models(hosts, clock, settings), clock), settings
+        hosts, build_app_state(settings, build_models(ModelSources(settings, hosts), clock), clock), settings
     )
     write_peft(tmp_path / "pirate", base)
     await adapters.load(AdapterRequest("pirate", "pirate"))

@@ -37,7 +37,8 @@ def reload(after: Settings, registry: ModelRegistry, before: ModelSources) -> Mo
 
 def begin() -> tuple[ModelRegistry, ModelSources]:
     vendors = build_vendors(BEFORE, {})
-    return build_models({}, CLOCK, BEFORE, vendors), ModelSources(BEFORE, {}, vendors)
+    sources = ModelSources(BEFORE, {}, vendors)
+    return build_models(sources, CLOCK), sources
 
 
 def rest(model: Model) -> Model:

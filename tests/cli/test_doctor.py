@@ -15,6 +15,7 @@ import pytest
 from antiphon.cli.doctor.checks import (
     check_cache,
     check_engine,
+    check_media,
     check_models,
     check_port,
     check_settings,
@@ -80,6 +81,15 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """For a library, which is too large to be kept after the test."""
     yield tmp_path
     (tmp_path / setups.LIBRARY).unlink()
+
+
+def test_what_decodes_images_is_there_and_works() -> None:
+    seeing = build_model({"name": "owl", "path": "owl.gguf", "mmproj": "eyes.gguf"})
+    assert list(check_media(Settings())) == []
+    (works,) = check_media(Settings(models=(seeing,)))
+    assert (works.id, works.severity) == ("media", FindingSeverity.OK) and "owl" in works.message
+    (missing,) = check_media(Settings(models=(seeing,)), is_installed=False)
+    assert missing.id == "media-missing" and "EXTRAS=media" in missing.remedy
 
 
 def models_checked(path: Path, **values: object) -> list[Finding]:

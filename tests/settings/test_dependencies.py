@@ -16,6 +16,12 @@ CASES = [
     ("tracing.sample_ratio", {"ANTIPHON_TRACING_SAMPLE_RATIO": "0.5"}, "tracing.endpoint", COLLECTOR),
     ("tracing.content", {"ANTIPHON_TRACING_CONTENT": "true"}, "tracing.endpoint", COLLECTOR),
     ("tracing.metrics_interval", {"ANTIPHON_TRACING_METRICS_INTERVAL": "5"}, "tracing.endpoint", COLLECTOR),
+    (
+        "media.fetch_private",
+        {"ANTIPHON_MEDIA_FETCH_PRIVATE": "true"},
+        "media.fetch",
+        {"ANTIPHON_MEDIA_FETCH": "files.example.com"},
+    ),
     ("lora.project_adapters", REPOSITORIES | {"ANTIPHON_LORA_PROJECT_ADAPTERS": "2"}, "keys.enabled", KEYS),
     (
         "lora.project_adapters",

@@ -33,6 +33,7 @@ from antiphon.errors import (
     EngineUnavailable,
     LoadError,
     RequestError,
+    ServerBusy,
     SettingsError,
     StartupError,
     StoreUnavailable,
@@ -46,6 +47,7 @@ from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
+from antiphon.rendering.media import ReadMedia
 from antiphon.services.tenancy import TenancyService
 from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings
@@ -106,7 +108,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         tenancy = accounting = None
         try:
             vendors = build_vendors(settings, os.environ)
-            models = build_models(hosts.engines, clock, settings, vendors)
+            read_media = await stores.enter_async_context(open_media(settings))
+            sources = ModelSources(settings, hosts.engines, vendors, read_media)
+            models = build_models(sources, clock)
             coordinator = await stores.enter_async_context(
                 connect_coordinator(path, clock, open_local if settings.server.workers == 1 else None)
             )
@@ -130,7 +134,6 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             add_knowledge(settings, node.knowledge, app_state, tenancy)
         )
         with socket.socket(fileno=config.listen_fd) as listener:
-            sources = ModelSources(settings, hosts.engines, vendors)
             hosts_by_model = {
                 model.name: [hosts.engines[route.name] for route in model.routes]
                 for model in models.list_bases()
@@ -157,6 +160,35 @@ async def open_node_clients(
     StartupError."""
     async with open_knowledge(settings, config, status) as index, open_tracer(settings.tracing) as tracer:
         yield NodeClients(coordinator, index, tracer)
+
+
+@asynccontextmanager
+async def open_media(settings: Settings) -> AsyncIterator[ReadMedia | None]:
+    """Yields what decodes callers' images and recordings, while the context lasts; None without the extra
+    `media`. For models that take them, starts the process that decodes now. Raises SettingsError if it does
+    not start."""
+    from antiphon.media.decoder import MediaDecoder, has_extra
+    from antiphon.media.reader import MediaReader
+
+    if not has_extra():
+        yield None
+        return
+    async with AsyncExitStack() as parts:
+        decoder = MediaDecoder()
+        parts.push_async_callback(decoder.aclose)
+        if any(model.mmproj is not None for model in settings.models):
+            try:
+                await decoder.start()
+            except ServerBusy as error:
+                raise SettingsError(f"images cannot be decoded: {error.cause}") from None
+        fetch = None
+        if settings.media.fetch:
+            from antiphon.engines.vendors.media_fetch import MediaFetcher
+
+            fetcher = MediaFetcher(settings.media.fetch, settings.media.fetch_private)
+            parts.push_async_callback(fetcher.aclose)
+            fetch = fetcher.fetch
+        yield MediaReader(decoder, fetch).read
 
 
 def _share_metrics(

@@ -15,6 +15,8 @@ from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.parking import Parking
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
 from antiphon.engines.route_state import RouteState
+from antiphon.errors import SettingsError, explain_extra
+from antiphon.rendering.media import ReadMedia
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.rendering.template.request_template import TemplateHelper
@@ -90,6 +92,8 @@ class ModelSources(Struct, frozen=True):
     hosts: Mapping[str, HostTokenEngine]
     """The engine of each host of a local model, by the host's name."""
     vendors: Vendors = NO_VENDORS
+    read_media: ReadMedia | None = None
+    """Decodes callers' images and recordings; None without the extra `media`."""
 
 
 class ModelSet(Struct, frozen=True):
@@ -110,21 +114,20 @@ class UnchangedModels(Struct, frozen=True):
     """By the names of the model and of the route."""
 
 
-def build_models(
-    hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings, vendors: Vendors = NO_VENDORS
-) -> ModelRegistry:
+def build_models(sources: ModelSources, clock: Clock) -> ModelRegistry:
     """Builds the registry of the models of the settings."""
-    model_set = build_served_models(ModelSources(settings, hosts, vendors), clock, UnchangedModels())
+    model_set = build_served_models(sources, clock, UnchangedModels())
     return ModelRegistry(model_set.models, model_set.aliases, model_set.patterns)
 
 
 def build_served_models(sources: ModelSources, clock: Clock, unchanged: UnchangedModels) -> ModelSet:
-    """Builds the models that changed, and takes the others from `unchanged`."""
+    """Builds the models that changed, and takes the others from `unchanged`. Raises SettingsError for a model
+    that takes images, if nothing decodes them."""
     settings, created = sources.settings, int(clock.wall())
     settings_by_name = {model.name: model for model in settings.models}
     local = {
         name: unchanged.models.get(name)
-        or _build_local(name, hosts, settings, settings_by_name.get(name), created)
+        or _build_local(name, hosts, sources, settings_by_name.get(name), created)
         for name, hosts in group_hosts(settings.models, sources.hosts).items()
     }
     builder = RoutedModelBuilder(sources.vendors, local, created, unchanged.states)
@@ -194,19 +197,26 @@ def find_unchanged(before: ModelSources, after: ModelSources, registry: ModelReg
 def _build_local(
     name: str,
     hosts: Mapping[str, HostTokenEngine],
-    settings: Settings,
+    sources: ModelSources,
     model_settings: ModelSettings | None,
     created: int,
 ) -> Model:
     """Builds a local model, with a route to each of its hosts. `model_settings`: None if the settings do not
     contain the model."""
+    settings = sources.settings
     options = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
+        read_media=sources.read_media,
     )
     kind = "llama"
     if model_settings is not None:
+        if model_settings.mmproj is not None and sources.read_media is None:
+            raise SettingsError(
+                f"the model {name} has mmproj, and images are decoded by the extra media: "
+                f"{explain_extra('media')}"
+            )
         kind = model_settings.engine
         options = replace(
             options,

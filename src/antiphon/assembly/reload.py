@@ -118,7 +118,7 @@ class SettingsReloader:
                 if hosts.socket_paths.get(name) != path:
                     new_engines[name] = hosts.connect(name, path, name in parked_models)
             engines = {name: new_engines.get(name) or hosts.engines[name] for name in sockets}
-            sources = ModelSources(settings, engines, vendors)
+            sources = ModelSources(settings, engines, vendors, sources_before.read_media)
             unchanged = find_unchanged(sources_before, sources, parts.app_state.models)
             model_set = build_served_models(sources, parts.app_state.clock, unchanged)
             local = {model.name: model for model in model_set.models if not model.is_routed}

@@ -39,9 +39,10 @@ EXPLANATIONS: Mapping[Need, str] = {
     Need.REASONING: "a model whose chat template marks its reasoning.",
     Need.ADAPTERS: "a local model.",
     Need.EMBEDDING: "a model that makes vectors and no text.",
-    Need.VISION: "a vendor's model with `image` in the modalities of its profile. "
-    "Local models take only text.",
-    Need.HEARING: "a vendor's model with `audio` in the modalities of its profile.",
+    Need.VISION: "a model with `image` in the modalities of its profile. A local model needs a "
+    "projector (`mmproj`).",
+    Need.HEARING: "a model with `audio` in the modalities of its profile. A local model needs a "
+    "projector (`mmproj`).",
     Need.SPEECH: "a vendor's model with `audio` in the output modalities of its profile.",
     Need.PREDICTIONS: "a local model on llama.cpp without `exact`, or a model of a provider that "
     "supports the field.",

@@ -158,7 +158,7 @@ class TextContent(Value, frozen=True, tag="text"):
 
 
 class MediaContent(Value, frozen=True, tag="media"):
-    """An image or a recording in a message: its bytes, or an address that only the vendor opens."""
+    """An image or a recording in a message: its bytes, or an address."""
 
     kind: MediaKind
     media_type: str = ""
@@ -166,7 +166,7 @@ class MediaContent(Value, frozen=True, tag="media"):
     data: str = ""
     """The bytes in base64, as the caller sent them. Empty for an address."""
     url: str = ""
-    """An `https:` address. This server never opens it."""
+    """An `https:` address, which the vendor opens, or this server for its own models."""
     detail: str | None = None
     """How closely the model looks at an image: `low`, `high`, `auto`."""
     field: str = "messages"

@@ -91,6 +91,10 @@ class MediaDecoder:
         except ValueError:
             raise _build_error(file, Refusal(Reason.DAMAGED)) from None
 
+    async def start(self) -> None:
+        """Starts a process before the first file comes. Raises ServerBusy if it does not start."""
+        self._idle.append(await self._take_process())
+
     async def aclose(self) -> None:
         """Ends the idle processes."""
         while self._idle:

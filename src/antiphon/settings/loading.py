@@ -54,6 +54,13 @@ DEPENDENCIES = (
         "nothing is traced without a collector; set tracing.endpoint (ANTIPHON_TRACING_ENDPOINT)",
     ),
     Dependency(
+        "media",
+        ("fetch_private",),
+        lambda settings: any(host != "*" for host in settings.media.fetch),
+        "only hosts that are named can have private addresses; name them in media.fetch "
+        "(ANTIPHON_MEDIA_FETCH)",
+    ),
+    Dependency(
         "lora",
         ("project_adapters",),
         lambda settings: settings.keys.enabled,

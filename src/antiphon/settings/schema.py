@@ -24,6 +24,7 @@ from antiphon.settings.server import (
     MIB,
     KnowledgeSettings,
     LogSettings,
+    MediaSettings,
     ServerSettings,
     TracingSettings,
     describe,
@@ -168,6 +169,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: MemorySettings = MemorySettings()
     responses: ResponsesSettings = ResponsesSettings()
     knowledge: KnowledgeSettings = KnowledgeSettings()
+    media: MediaSettings = MediaSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()
     models: tuple[ModelSettings, ...] = ()
@@ -191,6 +193,7 @@ SECTIONS: tuple[str, ...] = (
     "memory",
     "responses",
     "knowledge",
+    "media",
     "log",
     "tracing",
 )

@@ -1,4 +1,4 @@
-"""Settings of the HTTP side, the log, tracing and knowledge tables."""
+"""Settings of the HTTP side, media, the log, tracing and knowledge tables."""
 
 import ipaddress
 import re
@@ -210,6 +210,31 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["text", "json"],
         describe("ANTIPHON_LOG_FORMAT", "Form of each record: a line of text, or a JSON object."),
     ] = "text"
+
+
+FETCHED_HOST = r"^(\*|[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?)$"
+"""An entry of `media.fetch`. Numbers are hosts, too."""
+
+
+class MediaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Images and recordings for models of this server (media.md)."""
+
+    fetch: Annotated[
+        tuple[Annotated[str, Meta(pattern=FETCHED_HOST)], ...],
+        describe(
+            "ANTIPHON_MEDIA_FETCH",
+            "Hosts from which files at https: addresses are fetched: HOST or HOST:PORT, or `*` for all "
+            "public hosts. Empty fetches nothing: callers then send data: URLs.",
+            "images.example.com",
+        ),
+    ] = ()
+    fetch_private: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_MEDIA_FETCH_PRIVATE",
+            "Whether the hosts that `fetch` names can have private addresses.",
+        ),
+    ] = False
 
 
 class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

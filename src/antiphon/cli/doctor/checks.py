@@ -49,6 +49,7 @@ from antiphon.cli.model_files import (
 from antiphon.cli.output import CallFailed
 from antiphon.cli.serve_options import CANTOR, ServeOptions, find_home
 from antiphon.cli.vllm_models import estimate_vllm_memory
+from antiphon.domain.context import SystemClock
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import LoadSpec
@@ -99,6 +100,10 @@ ERROR_CHARACTERS = 300
 """Displayed characters of the probe's last output."""
 
 MEGABYTE = 1e6
+
+ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGM4wSUHAAKOAPGpWvKOAAAAAElFTkSuQmCC"
+"""A PNG of one pixel, in base64."""
+
 REMOTE_TIMEOUT_S = 2
 """Seconds for an answer from a remote database or Redis."""
 
@@ -234,6 +239,37 @@ def measure_free_memory() -> int:
     process_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     available = measure_available_memory()
     return available if process_limit == resource.RLIM_INFINITY else min(available, process_limit)
+
+
+def check_media(settings: Settings, is_installed: bool | None = None) -> Iterator[Finding]:
+    """Decodes a picture, if a model takes images. `is_installed`: whether the extra `media` is; None looks.
+    The probe finds out whether the projector fits the model."""
+    from antiphon.media.decoder import has_extra
+
+    names = [model.name for model in settings.models if model.mmproj is not None]
+    if not names:
+        return
+    if not (has_extra() if is_installed is None else is_installed):
+        message = f"{', '.join(names)} can take images, and what decodes them is not installed"
+        yield report_problem("media-missing", message)
+        return
+    try:
+        asyncio.run(_decode_picture())
+    except AntiphonError as error:
+        yield report_problem("media-unusable", error.cause or error.message)
+    else:
+        yield report_ok("media", f"{', '.join(names)} can take images; a process of its own decoded one")
+
+
+async def _decode_picture() -> None:
+    """Decodes a picture as a server does. Raises an AntiphonError."""
+    from antiphon.media.decoder import MediaDecoder, MediaFile
+
+    decoder = MediaDecoder()
+    try:
+        await decoder.decode_image(MediaFile("the picture", ONE_PIXEL), "doctor", SystemClock())
+    finally:
+        await decoder.aclose()
 
 
 def check_adapters(settings: Settings, models: list[SizedModel]) -> Iterator[Finding]:

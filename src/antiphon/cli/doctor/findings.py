@@ -63,6 +63,8 @@ REMEDIES = {
     "model-invalid": "Name a complete GGUF file with --model.",
     "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
     "model-not-loadable": "Try another quantization or another model.",
+    "media-missing": f"Install it: {explain_extra('media')}",
+    "media-unusable": "Install the extra media again. The process needs 448 MiB of address space.",
     "adapter-invalid": "Use --lora NAME=PATH with a GGUF adapter or a PEFT directory for this model.",
     "memory-short": "Lower --context-length or --sequences, or use a smaller quantization.",
     "threads-too-many": "Leave --threads out: more threads than processors slow each other down.",

@@ -19,6 +19,7 @@ from antiphon.cli.doctor.checks import (
     check_cache,
     check_confinement,
     check_engine,
+    check_media,
     check_models,
     check_port,
     check_settings,
@@ -114,6 +115,7 @@ def run_checks(serve_options: ServeOptions, load: bool) -> Iterator[Finding]:
         settings, [build_load_spec(sized.model, settings) for sized in models] if load else []
     )
     yield from model_findings
+    yield from check_media(settings)
     yield from check_adapters(settings, models)
     yield from check_providers(settings)
     yield check_port(settings.server)

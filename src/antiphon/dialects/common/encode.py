@@ -302,7 +302,10 @@ def build_usage(usage: Usage) -> UsageShape | None:
         usage.completion_tokens,
         usage.prompt_tokens + usage.completion_tokens,
         PromptTokensDetails(
-            usage.cached_tokens, usage.cache_write_tokens or UNSET, usage.prompt_audio_tokens or UNSET
+            usage.cached_tokens,
+            usage.cache_write_tokens or UNSET,
+            usage.prompt_audio_tokens or UNSET,
+            usage.prompt_image_tokens or UNSET,
         ),
         completion,
     )

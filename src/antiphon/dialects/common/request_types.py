@@ -97,12 +97,12 @@ class RefusalPart(BodyShape, frozen=True, tag_field="type", tag="refusal"):
 
 
 class ImageUrlShape(BodyShape, frozen=True):
-    """An image as a data: URL, or as an address that only a vendor opens."""
+    """An image as a data: URL, or as an address."""
 
     url: Annotated[
         str,
         "A data: URL with base64 of a png, jpeg, gif or webp. Or an https: address, "
-        "if the operator has set `pass_addresses`; only the vendor opens it.",
+        "if the operator has set `pass_addresses` or, for local models, `media.fetch`.",
     ]
     detail: Annotated[
         Literal["auto", "low", "high", "original"] | None,

@@ -18,7 +18,9 @@ class PromptTokensDetails(Struct, frozen=True):
     cache_write_tokens: int | UnsetType = UNSET
     """The tokens that a vendor wrote into its cache, if there are any."""
     audio_tokens: int | UnsetType = UNSET
-    """The tokens of recordings, if a vendor counts some."""
+    """The tokens of recordings, if the engine counts some."""
+    image_tokens: int | UnsetType = UNSET
+    """The tokens of images, if the engine counts some."""
 
 
 class CompletionTokensDetails(Struct, frozen=True):

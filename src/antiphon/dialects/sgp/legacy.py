@@ -55,7 +55,7 @@ Detail = Annotated[
     Need.VISION,
     "How closely the model looks at the image: auto, low or high.",
 ]
-ImageUrl = Annotated[str, "A data: URL with base64, or an https: address, which only the vendor opens."]
+ImageUrl = Annotated[str, "A data: URL with base64, or an https: address, as at /v1."]
 
 
 DEFAULTS: Mapping[str, float] = {"temperature": 0.2}
