@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.responses.decode import OPTIONAL, build_conversation, decode_input_tokens
+from antiphon.dialects.responses.decode import OPTIONAL, BodyDecoders, build_conversation
 from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import CalledTool, CallForm, join_name
 from antiphon.dialects.responses.wire_types import (
@@ -15,7 +15,7 @@ from antiphon.dialects.responses.wire_types import (
     OutputText,
     ReasoningItem,
 )
-from antiphon.domain.messages import MediaContent, Role, ToolChoice
+from antiphon.domain.messages import CacheControl, MediaContent, Role, TextContent, ToolChoice
 from antiphon.domain.request import ConstraintKind, Overflow
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
@@ -469,7 +469,7 @@ def test_an_item_that_would_be_lost_is_refused_by_its_place(item, param):
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "sometimes"}, "truncation"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
@@ -525,6 +525,35 @@ def test_the_form_of_the_text():
     assert call(text={"format": {"type": "text"}}).request.output.constraint is None
 
 
+def test_the_last_update_of_options_holds():
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}
+    updates = [
+        {"type": "configuration_update", "id": "cu_1", "reasoning": {"effort": "low"}},
+        {"type": "configuration_update", "id": "cu_2", "text": {"format": schema}, "reasoning": None},
+        {"type": "configuration_update", "id": "cu_3", "reasoning": {"effort": "high"}},
+    ]
+    decoded = call(input=[said("user", "Q"), *updates], reasoning={"effort": "medium", "summary": "auto"})
+    assert decoded.request.prompts[0].reasoning.effort == "high" and decoded.has_summary
+    assert decoded.request.output.constraint.kind is ConstraintKind.JSON_SCHEMA
+    assert len(decoded.request.prompts[0].messages) == 1
+    assert decoded.template.reasoning.effort == "high"
+
+
+def test_marks_of_a_cached_prompt_go_to_the_vendor():
+    parts = [
+        {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit", "ttl": "12h"}},
+        {"type": "input_text", "text": "b"},
+    ]
+    for role in ("user", "developer"):
+        message = messages(said(role, parts), said("user", "Q"))[0]
+        assert message.text == "ab"
+        assert message.content == (TextContent("a", CacheControl("1h")), TextContent("b"))
+
+
+def test_an_automatic_truncation_is_named():
+    assert call(truncation="auto").ignored == ("truncation",)
+
+
 def test_log_probabilities_are_asked_for_in_either_way():
     included = ["message.output_text.logprobs"]
     assert call(include=included).request.output.logprobs == 0
@@ -546,7 +575,7 @@ def test_reasoning_has_the_effort_and_perhaps_a_summary():
 
 def test_a_count_takes_the_fields_of_the_prompt():
     body = {"model": "m", "input": "Hi", "instructions": "Be kind.", "tools": [TOOL], "x": 1}
-    wire, report = decode_input_tokens(json.dumps(body).encode())
+    wire, report = BodyDecoders().decode_input_tokens(json.dumps(body).encode())
     own = (MessageItem(role="user", content="Hi"),)
     prompt, _ = build_conversation(wire, report, LoadedInput((), own), open_seal)
     assert (wire.model, report.names) == ("m", ("x",))

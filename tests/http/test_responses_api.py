@@ -105,6 +105,14 @@ async def test_texts_have_their_log_probabilities():
         assert [token["token"] for token in whole] == ["Hello", " world", "!"]
 
 
+async def test_tools_that_openai_runs_are_refused_if_the_operator_says_so():
+    tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
+    async with serving(hosted_tools="refuse") as served:
+        for path in ("/v1/responses", "/v1/responses/input_tokens"):
+            reply = await served.ask(path, HELLO | {"tools": tools})
+            assert (reply.status, reply.error["param"]) == (400, "tools[1].type")
+
+
 async def test_a_silence_has_events_that_codex_reads():
     """openai/codex#31539: comments do not reset its timer, and it sends the turn again."""
     gate = asyncio.Event()

@@ -263,7 +263,9 @@ async def serving(
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     dialect, *other_dialects = create_dialects(
         DialectOptions(
-            server_settings.unknown_fields == "report", server_settings.schema_keywords == "strict"
+            server_settings.unknown_fields == "report",
+            server_settings.schema_keywords == "strict",
+            refuses_hosted=server_settings.hosted_tools == "refuse",
         )
     )
     edge = AppState(

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from antiphon.dialects.responses.conversation import Unseal
-from antiphon.dialects.responses.decode import build_call, decode_responses
+from antiphon.dialects.responses.decode import BodyDecoders, build_call
 from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.wire_types import MessageItem, StoredItem
 from antiphon.domain.stored_responses import SealedReasoning
@@ -14,7 +14,9 @@ def call(
     earlier: tuple[StoredItem, ...] = (), unseal: Unseal | None = None, *, stores: bool = False, **fields: Any
 ) -> Any:
     """The `ResponsesCall` of a request whose input has no references."""
-    wire, report = decode_responses(json.dumps({"model": "m", "input": "Hi"} | fields).encode())
+    wire, report = BodyDecoders().decode_responses(
+        json.dumps({"model": "m", "input": "Hi"} | fields).encode()
+    )
     own: Any = wire.input or ()
     if isinstance(own, str):
         own = (MessageItem(role="user", content=own),)

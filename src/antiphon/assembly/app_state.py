@@ -199,6 +199,7 @@ def build_app_state(
             settings.server.schema_keywords == "strict",
             tenancy is not None,
             settings.knowledge.max_file_bytes,
+            settings.server.hosted_tools == "refuse",
         )
     )
     return AppState(

@@ -89,6 +89,14 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "x-antiphon-relaxed names them, or a 400.",
         ),
     ] = "report"
+    hosted_tools: Annotated[
+        Literal["ignore", "refuse"],
+        describe(
+            "ANTIPHON_HOSTED_TOOLS",
+            "What happens to tools of the Responses API that OpenAI runs, such as web_search: they are left "
+            "out and the header x-antiphon-ignored names them, or a 400 (responses.md).",
+        ),
+    ] = "ignore"
     request_templates: Annotated[
         bool,
         describe(

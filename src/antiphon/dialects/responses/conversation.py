@@ -16,6 +16,7 @@ from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import INPUT, SEARCH_NAME, describe_tools, join_name
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
+    ConfigurationItem,
     CustomCallItem,
     CustomResultItem,
     FunctionCallItem,
@@ -32,12 +33,24 @@ from antiphon.dialects.responses.wire_types import (
     SearchCallItem,
     StoredItem,
 )
-from antiphon.domain.messages import Content, MediaContent, Message, Role, TextContent, Tool, ToolCall
+from antiphon.domain.messages import (
+    CacheControl,
+    Content,
+    MediaContent,
+    Message,
+    Role,
+    TextContent,
+    Tool,
+    ToolCall,
+)
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 Unseal = Callable[[str], SealedReasoning | None]
 """Returns the reasoning of a sealed text of this server; None for any other text."""
+
+LIFETIMES: Mapping[str | None, str | None] = {None: None, "30m": "5m", "12h": "1h"}
+"""Lifetimes of cached prompts at OpenAI, and the nearest ones of other vendors."""
 
 SEARCH_ID = "tool_search"
 """The id of a search without an id."""
@@ -108,6 +121,8 @@ class _Talk:
             self._add_call(item.call_id or SEARCH_ID, SEARCH_NAME, written)
         elif isinstance(item, FunctionResultItem | CustomResultItem):
             self._add_result(item.call_id, _read_content(item.output, f"{path}.output"), path)
+        elif isinstance(item, ConfigurationItem):
+            self._close_turn()
         elif isinstance(item, AdditionalToolsItem):
             if tools := self._found.get(index):
                 text = f"You can also call these tools:\n{describe_tools(tools)}"
@@ -198,14 +213,14 @@ def build_messages(
 def _build(role: Role, content: Sequence[Content], tool_call_id: str | None = None) -> Message:
     """Builds a message. Its texts are joined as in chats."""
     text = "".join(part.text for part in content if isinstance(part, TextContent))
-    has_media = any(isinstance(part, MediaContent) for part in content)
-    return Message(role, text, tool_call_id=tool_call_id, content=tuple(content) if has_media else ())
+    is_plain = all(isinstance(part, TextContent) and part.cache_control is None for part in content)
+    return Message(role, text, tool_call_id=tool_call_id, content=() if is_plain else tuple(content))
 
 
 def _build_message(item: MessageItem, path: str) -> Message:
     """Builds a message of the user, the system or the developer. Raises a RequestError."""
     message = _build(Role(item.role), _read_content(item.content, f"{path}.content"))
-    if message.content and item.role != "user":
+    if message.mixed_content and item.role != "user":
         raise InvalidValue(f"{path}.content: only a message of the user holds media", param=f"{path}.content")
     return message
 
@@ -221,6 +236,8 @@ def _read_content(
 
 def _read_part(part: MessagePart, path: str) -> Content:
     """Reads one part. Raises a RequestError."""
+    if isinstance(part, InputText) and (mark := part.prompt_cache_breakpoint) is not None:
+        return TextContent(part.text, CacheControl(LIFETIMES[mark.ttl]))
     if isinstance(part, InputText | OutputText):
         return TextContent(part.text)
     if isinstance(part, Refusal):

@@ -1,6 +1,7 @@
 """Decodes bodies of the Responses API to generation requests."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from antiphon.bodies.strict_json import sanitize_key
@@ -16,6 +17,8 @@ from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.tools import CalledTool, ReadTools, read_tools
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
+    CacheBreakpoint,
+    ConfigurationItem,
     CustomCallItem,
     CustomResultItem,
     CustomTool,
@@ -137,6 +140,7 @@ ITEMS = _index_kinds(
     SearchCallItem,
     SearchResultItem,
     AdditionalToolsItem,
+    ConfigurationItem,
     ItemReference,
 )
 """The items that are read, by their kind."""
@@ -144,7 +148,6 @@ ITEMS = _index_kinds(
 REFUSED_ITEMS = {
     "compaction": "only the server that made it can read it; send the items that it replaces",
     "compaction_trigger": "this server compacts no conversations; let the client do it",
-    "configuration_update": "send the options in the fields of this request",
 }
 """The items without which the answer would be another one, and what to send."""
 
@@ -156,28 +159,21 @@ OBJECTS: Mapping[str, type[BodyShape]] = {
 """The objects in a body whose fields are all known."""
 
 
-def filter_responses_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
-    """Filters the body of POST /v1/responses."""
-    return _filter_body(fields, ResponsesScope.RESPONSES, report)
-
-
-def filter_input_tokens_body(fields: dict[str, Any], report: FieldReport) -> dict[str, Any]:
-    """Filters the body of POST /v1/responses/input_tokens."""
-    return _filter_body(fields, ResponsesScope.INPUT_TOKENS, report)
-
-
-def _filter_body(fields: dict[str, Any], scope: ResponsesScope, report: FieldReport) -> dict[str, Any]:
+def _filter_body(
+    scope: ResponsesScope, refuses_hosted: bool, fields: dict[str, Any], report: FieldReport
+) -> dict[str, Any]:
     """Returns the known fields of a body and of the objects in it. Reports unknown fields, items of tools
-    that OpenAI runs, and these tools. Raises UnsupportedParameter for what would change the answer."""
+    that OpenAI runs, and these tools. `refuses_hosted`: these tools are refused. Raises UnsupportedParameter
+    for what would change the answer."""
     body = FIELD_TABLE.filter(fields, scope, report=report)
     cache_options = fields.get("prompt_cache_options")
     if isinstance(cache_options, dict) and cache_options.get("prewarm"):
         field = "prompt_cache_options.prewarm"
         raise UnsupportedParameter(f"{field} is not supported: each request has an answer", param=field)
     if isinstance(items := body.get("input"), list):
-        body["input"] = list(_filter_items(items, report))
+        body["input"] = list(_filter_items(items, report, refuses_hosted))
     if isinstance(tools := body.get("tools"), list):
-        body["tools"] = list(_filter_tools(tools, "tools", report))
+        body["tools"] = list(_filter_tools(tools, "tools", report, refuses_hosted))
         if tools and not body["tools"]:
             raise UnsupportedParameter(
                 "tools has only tools that OpenAI runs, which this server does not have; send functions",
@@ -185,12 +181,17 @@ def _filter_body(fields: dict[str, Any], scope: ResponsesScope, report: FieldRep
             )
     if isinstance(choice := body.get("tool_choice"), dict):
         body["tool_choice"] = _filter_choice(choice, report)
-    for name, shape in OBJECTS.items():
-        if name in body:
-            body[name] = _drop_unknown(body[name], shape, name, report)
-    if isinstance(text := body.get("text"), dict) and "format" in text:
-        text["format"] = _drop_by_kind(text["format"], ANSWER_FORMATS, "text.format", report)
+    _filter_options(body, "", report)
     return body
+
+
+def _filter_options(fields: dict[str, Any], prefix: str, report: FieldReport) -> None:
+    """Removes the unknown fields of the objects in a body or an item. `prefix`: the path of it."""
+    for name, shape in OBJECTS.items():
+        if name in fields:
+            fields[name] = _drop_unknown(fields[name], shape, f"{prefix}{name}", report)
+    if isinstance(text := fields.get("text"), dict) and "format" in text:
+        text["format"] = _drop_by_kind(text["format"], ANSWER_FORMATS, f"{prefix}text.format", report)
 
 
 def _drop_unknown(value: object, shape: type[BodyShape], field: str, report: FieldReport) -> Any:  # noqa: ANN401 - any value of JSON
@@ -212,7 +213,7 @@ def _drop_by_kind(
     return value if kind is None else _drop_unknown(value, kind, field, report)
 
 
-def _filter_items(items: list[Any], report: FieldReport) -> Iterator[object]:
+def _filter_items(items: list[Any], report: FieldReport, refuses_hosted: bool) -> Iterator[object]:
     """Yields the items without unknown fields. Leaves out items of unknown kinds, which are history of tools
     that OpenAI ran. An item without a type is a message, or a reference if it only has an id."""
     for index, item in enumerate(items):
@@ -238,7 +239,8 @@ def _filter_items(items: list[Any], report: FieldReport) -> Iterator[object]:
                     _filter_part(part, f"{path}[{number}]", report) for number, part in enumerate(parts)
                 ]
         if isinstance(tools := known.get("tools"), list):
-            known["tools"] = list(_filter_tools(tools, f"{field}.tools", report))
+            known["tools"] = list(_filter_tools(tools, f"{field}.tools", report, refuses_hosted))
+        _filter_options(known, f"{field}.", report)
         yield known
 
 
@@ -255,22 +257,33 @@ def _filter_part(part: object, field: str, report: FieldReport) -> object:
     if isinstance(known, dict) and "input_audio" in known:
         audio_field = f"{field}.input_audio"
         known["input_audio"] = _drop_unknown(known["input_audio"], InputAudioShape, audio_field, report)
+    if isinstance(known, dict) and (mark := known.get("prompt_cache_breakpoint")) is not None:
+        mark_field = f"{field}.prompt_cache_breakpoint"
+        known["prompt_cache_breakpoint"] = _drop_unknown(mark, CacheBreakpoint, mark_field, report)
     return known
 
 
-def _filter_tools(tools: list[Any], field: str, report: FieldReport) -> Iterator[object]:
-    """Yields the tools that the caller runs, without unknown fields. Reports the others."""
+def _filter_tools(
+    tools: list[Any], field: str, report: FieldReport, refuses_hosted: bool
+) -> Iterator[object]:
+    """Yields the tools that the caller runs, without unknown fields. Reports the others, or raises
+    UnsupportedParameter."""
     for index, tool in enumerate(tools):
         path = f"{field}[{index}]"
         kind = tool.get("type") if isinstance(tool, dict) else None
         is_server_search = kind == "tool_search" and tool.get("execution") != "client"
         if isinstance(kind, str) and (kind not in TOOLS or is_server_search):
+            if refuses_hosted:
+                raise UnsupportedParameter(
+                    f"{path}.type {sanitize_key(kind)} is not supported: this server runs no tools of OpenAI",
+                    param=f"{path}.type",
+                )
             report.paths.append(f"{path}.{sanitize_key(kind)}")
             continue
         known = _drop_by_kind(tool, TOOLS, path, report)
         if isinstance(known, dict):
             if isinstance(members := known.get("tools"), list):
-                known["tools"] = list(_filter_tools(members, f"{path}.tools", report))
+                known["tools"] = list(_filter_tools(members, f"{path}.tools", report, refuses_hosted))
             if "format" in known:
                 known["format"] = _drop_by_kind(known["format"], TOOL_FORMATS, f"{path}.format", report)
         yield known
@@ -298,23 +311,30 @@ def _filter_choice(choice: dict[str, Any], report: FieldReport) -> object:
     return known
 
 
-RESPONSES_BODY = BodyDecoder(ResponsesRequest, FIELD_TABLE, ResponsesScope.RESPONSES, filter_responses_body)
-INPUT_TOKENS_BODY = BodyDecoder(
-    InputTokensRequest, FIELD_TABLE, ResponsesScope.INPUT_TOKENS, filter_input_tokens_body
-)
+class BodyDecoders:
+    """Decodes the bodies of both endpoints."""
+
+    def __init__(self, refuses_hosted: bool = False) -> None:
+        """`refuses_hosted`: tools that OpenAI runs are refused, not left out."""
+        scope = ResponsesScope.RESPONSES
+        self._responses = BodyDecoder(
+            ResponsesRequest, FIELD_TABLE, scope, partial(_filter_body, scope, refuses_hosted)
+        )
+        scope = ResponsesScope.INPUT_TOKENS
+        self._input_tokens = BodyDecoder(
+            InputTokensRequest, FIELD_TABLE, scope, partial(_filter_body, scope, refuses_hosted)
+        )
+
+    def decode_responses(self, body: bytes) -> tuple[ResponsesRequest, FieldReport]:
+        """Decodes a body of POST /v1/responses. Raises a RequestError."""
+        return self._responses.decode(body, report_unknown=True)
+
+    def decode_input_tokens(self, body: bytes) -> tuple[InputTokensRequest, FieldReport]:
+        """Decodes a body of POST /v1/responses/input_tokens. Raises a RequestError."""
+        return self._input_tokens.decode(body, report_unknown=True)
 
 
 # --- the request --------------------------------------------------------------------------------------------
-
-
-def decode_responses(body: bytes) -> tuple[ResponsesRequest, FieldReport]:
-    """Decodes a body of POST /v1/responses. Raises a RequestError."""
-    return RESPONSES_BODY.decode(body, report_unknown=True)
-
-
-def decode_input_tokens(body: bytes) -> tuple[InputTokensRequest, FieldReport]:
-    """Decodes a body of POST /v1/responses/input_tokens. Raises a RequestError."""
-    return INPUT_TOKENS_BODY.decode(body, report_unknown=True)
 
 
 def build_call(
@@ -329,6 +349,9 @@ def build_call(
     """Builds the call of a request and its items. `strict`: a schema with a keyword that is not enforced is
     refused. `stores`: whether the server stores responses. Adds what has no effect to `report`. Raises a
     RequestError."""
+    if wire.truncation == "auto":
+        report.paths.append("truncation")
+    wire = _update_options(wire, loaded)
     for index, name in enumerate(wire.include or ()):
         if name not in INCLUDABLE:
             report.paths.append(f"include[{index}].{sanitize_key(name)}")
@@ -370,6 +393,20 @@ def build_call(
         has_summary=summary is not None,
         is_sealed=SEALED in (wire.include or ()),
     )
+
+
+def _update_options(wire: ResponsesRequest, loaded: LoadedInput) -> ResponsesRequest:
+    """Returns the request with the options of the last items that set them."""
+    reasoning, text = wire.reasoning, wire.text
+    for _, item, _ in loaded.list_places():
+        if isinstance(item, ConfigurationItem):
+            if item.reasoning is not None and item.reasoning.effort is not None:
+                reasoning = replace(reasoning or ReasoningOptions(), effort=item.reasoning.effort)
+            if item.text is not None and item.text.format is not None:
+                text = replace(text or TextOptions(), format=item.text.format)
+    if reasoning is wire.reasoning and text is wire.text:
+        return wire
+    return replace(wire, reasoning=reasoning, text=text)
 
 
 def build_conversation(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache, partial
+from typing import Self
 
 import msgspec
 
@@ -12,6 +13,7 @@ from antiphon.dialects.base import (
     Answer,
     Description,
     DialectDefaults,
+    DialectOptions,
     Endpoint,
     EventStream,
     Request,
@@ -32,10 +34,9 @@ from antiphon.dialects.common.response_types import ErrorEnvelope
 from antiphon.dialects.responses import wire_types
 from antiphon.dialects.responses.decode import (
     OPTIONAL,
+    BodyDecoders,
     build_call,
     build_conversation,
-    decode_input_tokens,
-    decode_responses,
 )
 from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
 from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX, TABLES
@@ -78,14 +79,22 @@ class Responses(DialectDefaults):
     field_table = FIELD_TABLE
     page = None
 
-    def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
-        """Unknown fields are reported and never refused, whatever `report_unknown` says."""
+    def __init__(
+        self, report_unknown: bool = True, strict_schemas: bool = False, refuses_hosted: bool = False
+    ) -> None:
+        """Unknown fields are reported and never refused, whatever `report_unknown` says. `refuses_hosted`:
+        tools that OpenAI runs are refused, not left out."""
+        decoders = BodyDecoders(refuses_hosted)
         self.endpoints = (
-            declare_responses(strict_schemas),
-            declare_input_tokens(),
+            declare_responses(decoders, strict_schemas),
+            declare_input_tokens(decoders),
             declare_compact(),
             *declare_stored_responses(),
         )
+
+    @classmethod
+    def create(cls, options: DialectOptions) -> Self:
+        return cls(options.report_unknown, options.strict_schemas, options.refuses_hosted)
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
@@ -97,11 +106,11 @@ class Responses(DialectDefaults):
         return list_all_fields(self.endpoints)
 
 
-def declare_responses(strict: bool) -> Endpoint:
+def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
     """Declares POST /v1/responses."""
 
     async def answer(request: Request, services: Services) -> Answer:
-        wire, report = await decode_body(decode_responses, request, services)
+        wire, report = await decode_body(decoders.decode_responses, request, services)
         loaded = await load_input(wire, request, services)
         unseal = partial(services.unseal, actor=request.actor)
         build = partial(
@@ -137,12 +146,12 @@ def declare_responses(strict: bool) -> Endpoint:
     )
 
 
-def declare_input_tokens() -> Endpoint:
+def declare_input_tokens(decoders: BodyDecoders) -> Endpoint:
     """Declares POST /v1/responses/input_tokens."""
     return Endpoint(
         method="POST",
         path=f"{PREFIX}/input_tokens",
-        handler=count_input_tokens,
+        handler=partial(count_input_tokens, decoders),
         right=Right.GENERATE,
         body=RequestBody(shape=wire_types.InputTokensRequest),
         summary="Count the tokens of items",
@@ -151,9 +160,9 @@ def declare_input_tokens() -> Endpoint:
     )
 
 
-async def count_input_tokens(request: Request, services: Services) -> Answer:
+async def count_input_tokens(decoders: BodyDecoders, request: Request, services: Services) -> Answer:
     """Counts the tokens of items with the model's own template and tokenizer."""
-    wire, report = await decode_body(decode_input_tokens, request, services)
+    wire, report = await decode_body(decoders.decode_input_tokens, request, services)
     loaded = await load_input(wire, request, services)
     conversation, _ = build_conversation(wire, report, loaded, partial(services.unseal, actor=request.actor))
     ignored = report.names

@@ -17,6 +17,7 @@ from antiphon.dialects.responses.encode import ResponseBuilder
 from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
+    ConfigurationItem,
     CustomCallItem,
     CustomResultItem,
     FunctionCallItem,
@@ -45,6 +46,7 @@ PREFIXES: Mapping[type, str] = {
     SearchCallItem: "tsc",
     SearchResultItem: "tso",
     AdditionalToolsItem: "at",
+    ConfigurationItem: "cu",
 }
 """The beginnings of the ids that items of a request get."""
 

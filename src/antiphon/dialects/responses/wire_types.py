@@ -38,10 +38,18 @@ class Part(BodyShape, frozen=True, tag_field="type", kw_only=True):
     """A part of a content."""
 
 
+class CacheBreakpoint(BodyShape, frozen=True, kw_only=True):
+    """The end of a prompt's beginning that a vendor caches."""
+
+    mode: Literal["explicit"]
+    ttl: Literal["30m", "12h"] | None = None
+
+
 class InputText(Part, frozen=True, tag="input_text"):
     """Text of the caller."""
 
     text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class OutputText(Part, frozen=True, tag="output_text"):
@@ -97,6 +105,46 @@ class SummaryText(Part, frozen=True, tag="summary_text"):
 MessagePart = InputText | OutputText | Refusal | InputImage | InputFile | InputAudio
 ResultPart = InputText | OutputText | InputImage | InputFile
 
+# --- options ------------------------------------------------------------------------------------------------
+
+
+class TextFormat(Part, frozen=True, tag="text"):
+    """Any text."""
+
+
+class ObjectFormat(Part, frozen=True, tag="json_object"):
+    """A JSON object."""
+
+
+class SchemaFormat(Part, frozen=True, tag="json_schema"):
+    """JSON that satisfies a schema. The answer always satisfies it, whatever the value of `strict` is."""
+
+    schema: dict[str, Any]
+    name: Name | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+AnswerFormat = TextFormat | ObjectFormat | SchemaFormat
+
+
+class TextOptions(BodyShape, frozen=True, kw_only=True):
+    """The form and the length of the text."""
+
+    format: AnswerFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(BodyShape, frozen=True, kw_only=True):
+    """How much the model reasons, and where the answer has it."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    mode: Literal["standard"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+
+
 # --- tools --------------------------------------------------------------------------------------------------
 
 
@@ -111,10 +159,6 @@ class FunctionTool(Part, frozen=True, tag="function"):
     output_schema: Any = None
     allowed_callers: Any = None
     is_async: bool | None = field(default=None, name="async")
-
-
-class TextFormat(Part, frozen=True, tag="text"):
-    """Any text."""
 
 
 class GrammarFormat(Part, frozen=True, tag="grammar"):
@@ -260,6 +304,13 @@ class AdditionalToolsItem(Item, frozen=True, tag="additional_tools"):
     tools: list[InputTool] = field(default_factory=list)
 
 
+class ConfigurationItem(Item, frozen=True, tag="configuration_update"):
+    """Options that hold from here on, until another such item."""
+
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+
+
 class ItemReference(Item, frozen=True, tag="item_reference"):
     """An item that this server has stored. Without a type, an item with only an id is a reference."""
 
@@ -274,45 +325,13 @@ StoredItem = (
     | SearchCallItem
     | SearchResultItem
     | AdditionalToolsItem
+    | ConfigurationItem
 )
 """What a stored response has."""
 
 InputItem = StoredItem | ItemReference
 
 # --- a request ----------------------------------------------------------------------------------------------
-
-
-class ObjectFormat(Part, frozen=True, tag="json_object"):
-    """A JSON object."""
-
-
-class SchemaFormat(Part, frozen=True, tag="json_schema"):
-    """JSON that satisfies a schema. The answer always satisfies it, whatever the value of `strict` is."""
-
-    schema: dict[str, Any]
-    name: Name | None = None
-    description: str | None = None
-    strict: bool | None = None
-
-
-AnswerFormat = TextFormat | ObjectFormat | SchemaFormat
-
-
-class TextOptions(BodyShape, frozen=True, kw_only=True):
-    """The form and the length of the text."""
-
-    format: AnswerFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-
-
-class ReasoningOptions(BodyShape, frozen=True, kw_only=True):
-    """How much the model reasons, and where the answer has it."""
-
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
-    mode: Literal["standard"] | None = None
-    context: Literal["auto", "current_turn", "all_turns"] | None = None
 
 
 class ResponsesStreamOptions(BodyShape, frozen=True, kw_only=True):
@@ -365,7 +384,9 @@ class ResponsesPrompt(BodyShape, frozen=True, kw_only=True):
         "The form of the text, which is always enforced, and the verbosity, which only some vendors have.",
     ] = None
     truncation: Annotated[
-        Literal["disabled"] | None, "disabled: a prompt that does not fit the context is refused."
+        Literal["auto", "disabled"] | None,
+        "A prompt that does not fit the context is refused. auto has no effect, and the answer's header "
+        "names it.",
     ] = None
 
 
