@@ -4,6 +4,9 @@ from enum import StrEnum
 
 from antiphon.domain.values import Struct
 
+AUDIT_SUBJECTS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
+"""The fields that describe a limit or a price in the audit, by the first word of the action."""
+
 
 class Redaction(StrEnum):
     """A kind of text that is removed before a request is stored."""

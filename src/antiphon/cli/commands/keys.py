@@ -46,7 +46,7 @@ from antiphon.cli.output import (
 )
 from antiphon.cli.output import note as say
 from antiphon.cli.times import now, parse_duration, parse_past, parse_time
-from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.tenancy import AUDIT_SUBJECTS, KeyKind
 from antiphon.errors import SettingsError
 
 app = console.create_group("keys", "Keys of a running server.")
@@ -55,9 +55,6 @@ Key = Annotated[str, typer.Argument(help="Its id, prefix or note; not the key it
 
 AUDITED_ID = re.compile(rf"\b(?:(?:proj|user|limit)_{ID_SUFFIX}|{KEY.id_pattern})\b")
 """An id in the texts of the audit log."""
-
-ABOUT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
-"""The fields that describe a limit or a price, by the first word of the action."""
 
 NO_KEYS = "there is no key that you may see; antiphon keys create makes one"
 
@@ -340,7 +337,7 @@ def _format_audit_row(row: JsonObject, names: Mapping[str, str], wide: bool) -> 
     # A limit or a price has no name, so its description is the target and not repeated in the change.
     about, about_fields = (
         str(row.get("about") or ""),
-        ABOUT_FIELDS.get(fields["action"].partition(".")[0], ()),
+        AUDIT_SUBJECTS.get(fields["action"].partition(".")[0], ()),
     )
     changes = row.get("changes")
     texts = [

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import format_money
+from antiphon.domain.tenancy import AUDIT_SUBJECTS
 from antiphon.store.base import AUDIT_ABOUT, AUDIT_BEFORE
 
 TIME_FIELDS = frozenset({"archived", "created", "disabled", "expires", "revoked", "since", "until"})
@@ -20,10 +21,6 @@ OMITTED_FIELDS = frozenset({"created", "creator", "digest", "family"})
 """Fields of a new row that the audit entry shows in fields of its own."""
 
 FIELD_NAMES = {"logging": "recording"}
-
-
-SUBJECT_FIELDS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
-"""The fields that describe a limit or a price, by the first word of the action."""
 
 
 class AuditChange(Struct, frozen=True, kw_only=True):
@@ -56,7 +53,7 @@ def describe_subject(action: str, detail: Mapping[str, object]) -> str:
     other objects, which have names."""
     # A new or removed object is in `detail` itself.
     subject = _get_object(detail, AUDIT_ABOUT) or {
-        name: detail.get(name) for name in SUBJECT_FIELDS.get(action.partition(".")[0], ())
+        name: detail.get(name) for name in AUDIT_SUBJECTS.get(action.partition(".")[0], ())
     }
     return " ".join(str(value) for value in subject.values() if value)
 
