@@ -62,7 +62,7 @@ def opening(source):
     return source.replace(TAIL, OPENING) + THINKING
 
 
-@pytest.mark.parametrize("burst", [1, 2, 4, 7, 500])
+@pytest.mark.parametrize("burst", [1, 4, 500])
 @pytest.mark.parametrize(
     ("source", "call"), [(QWEN_CODER, QWEN_CALL), (KIMI, KIMI_CALL), (HERMES, JSON_CALL)]
 )
@@ -75,7 +75,7 @@ async def test_the_end_of_the_reasoning_and_a_call_can_come_in_one_step(source, 
     assert heard == ("I need to write.", "I do.", CALLED, FinishReason.TOOL_CALLS)
 
 
-@pytest.mark.parametrize("burst", [1, 2, 4, 7, 500])
+@pytest.mark.parametrize("burst", [1, 4, 500])
 @pytest.mark.parametrize(("source", "call"), [(QWEN_CODER, QWEN_CALL), (KIMI, KIMI_CALL)])
 async def test_a_call_before_the_end_of_the_reasoning_ends_it(source, call, burst):
     """vLLM #44676, #46079: the call was taken for reasoning and lost."""
@@ -93,7 +93,7 @@ GEMMA_4 = (
 )
 
 
-@pytest.mark.parametrize("burst", [1, 2, 4, 7, 500])
+@pytest.mark.parametrize("burst", [1, 4, 500])
 async def test_reasoning_after_a_tools_result_is_reasoning(burst):
     """vLLM #39885: in the turns after a result, streamed reasoning of Gemma 4 came as content."""
     call = ToolCall("call_1", "write", '{"text": "x"}')

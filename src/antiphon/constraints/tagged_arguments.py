@@ -241,7 +241,7 @@ class _TaggedCall:
             if name not in self._rules:
                 self._rules[name] = f"{rule}_ref"
                 target = self._resolve(schema)
-                self.lines.append(f"{rule}_ref: {self._write_any_type(f'{rule}_ref', target) or NOTHING}")
+                self.lines.append(f"{rule}_ref: {self._write_inner(f'{rule}_ref', target) or NOTHING}")
             return self._rules[name]
         if schema.keys() in ({"anyOf"}, {"allOf"}) and (
             "anyOf" in schema or len(_list_branches(schema, "allOf")) == 1
@@ -266,7 +266,8 @@ class _TaggedCall:
             alternatives.append(self._write_object(rule, schema))
         return " | ".join(alternatives) or None
 
-    def _write_any_type(self, rule: str, schema: object) -> str | None:
+    def _write_inner(self, rule: str, schema: object) -> str | None:
+        """Returns the rule of a value inside another, of any type that its schema allows."""
         return self._write_nested(rule, schema, sorted(list_types(schema, self._schema)))
 
     def _write_list(self, rule: str, schema: Mapping[str, object]) -> str:
@@ -274,7 +275,7 @@ class _TaggedCall:
         if "prefixItems" in schema:
             raise self._build_refusal("the keyword prefixItems inside an argument is not supported")
         least, most = schema.get("minItems", 0), schema.get("maxItems")
-        item = self._write_any_type(f"{rule}_item", schema.get("items", True))
+        item = self._write_inner(f"{rule}_item", schema.get("items", True))
         if item is None or most == 0:
             return '"[]"'
         self.lines.append(f"{rule}_item: {item}")
@@ -308,13 +309,13 @@ class _TaggedCall:
         properties |= dict.fromkeys(sorted(required - properties.keys()), undeclared)
         members: list[tuple[str, bool]] = []
         for index, (key, each) in enumerate(self._order(properties)):
-            value = self._write_any_type(f"{rule}_{index}", each)
+            value = self._write_inner(f"{rule}_{index}", each)
             if value is not None:
                 self.lines.append(f"{rule}_{index}: {json.dumps(f'{key}:', ensure_ascii=False)} ({value})")
                 members.append((f"{rule}_{index}", key in required))
         if properties:
             return f'"{{" {self._join(rule, members)} "}}"'
-        value = self._write_any_type(f"{rule}_value", undeclared)
+        value = self._write_inner(f"{rule}_value", undeclared)
         if value is None:
             return '"{}"'
         self.lines += [
