@@ -261,7 +261,7 @@ def written(layout):
     "schema",
     [
         {"type": "string", "minLength": 5, "maxLength": 3},
-        {"$ref": "#/$defs/a"},
+        pytest.param({"$ref": "#/$defs/a"}, marks=pytest.mark.soak),  # ten CPU seconds
     ],
 )
 def test_an_unsupported_schema_is_refused_under_its_name(schema):
