@@ -474,6 +474,8 @@ def asked_of(method, path):
         return "read" if method in ("GET", "OPTIONS") else "generate" if "search" in path else "write"
     if path == "/metrics":
         return "observe"
+    if path.startswith("/v1/responses"):
+        return "generate"  # what is kept for a later request is a part of it
     if method == "GET" or path.endswith(READS) or path.startswith(MISSING):
         return "read"
     return "adapt" if "lora" in path else "generate"
