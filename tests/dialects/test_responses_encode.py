@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.base import ResponseMeta
-from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
-from antiphon.dialects.responses.wire_types import AnswerReasoning
+from antiphon.dialects.responses.encode import (
+    ResponseBuilder,
+    ResponsesStreamEncoder,
+    encode_event,
+    encode_response,
+)
+from antiphon.dialects.responses.wire_types import AnswerReasoning, TextDeltaEvent
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -111,6 +116,21 @@ def test_a_text_has_its_events_in_their_order():
         "completed",
     ]
     assert [event["sequence_number"] for event in events] == list(range(9))
+
+
+def test_the_bytes_of_an_events_text_are_those_of_its_type():
+    encoder = ResponsesStreamEncoder(builder())
+    text = 'Köln "\\\n\x01 🎉'
+    for event in (Started(10), ReasoningDelta(0, "r"), TextDelta(0, "a")):
+        encoder.encode(event)
+    expected = TextDeltaEvent(
+        sequence_number=encoder._builder._next_number,
+        item_id="msg_a_1",
+        output_index=1,
+        content_index=0,
+        delta=text,
+    )
+    assert encoder.encode(TextDelta(0, text)) == encode_event(expected)
 
 
 def test_a_streamed_answer_is_the_buffered_one():

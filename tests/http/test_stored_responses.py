@@ -15,9 +15,11 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
 )
+from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import EngineDied
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import LooseEngine, request_bytes, serving
+from tests.support.keyed_server import OPERATOR, keyed
 from tests.support.response_events import check_events
 
 PATH = "/v1/responses"
@@ -221,3 +223,35 @@ async def test_compaction_is_a_path_that_is_not_there():
         for body in (HELLO, {"input": "Hi"}):
             reply = await served.ask(f"{PATH}/compact", body)
             assert (reply.status, reply.error["code"]) == (404, "route_not_found")
+
+
+async def test_a_response_of_another_project_does_not_exist(tmp_path):
+    async with keyed(tmp_path) as served:
+        project = await served.tenants.add_project(OPERATOR, "other", "")
+        first, same, other = [
+            await served.token(KeyKind.SERVICE, project=id_) for id_ in ("default", "default", project.id)
+        ]
+        made = (await served.asked(first, PATH, HELLO)).json()
+        item = {"type": "item_reference", "id": made["output"][0]["id"]}
+        again = HELLO | {"previous_response_id": made["id"]}
+        repeated = HELLO | {"input": [item, {"role": "user", "content": "And?"}]}
+        path = f"{PATH}/{made['id']}"
+        for key, is_theirs in ((same, True), (other, False)):
+            seen = [
+                await served.asked(key, PATH, again),
+                await served.asked(key, PATH, repeated),
+                await served.asked(key, path),
+                await served.asked(key, f"{path}/input_items"),
+                await served.asked(key, f"{path}/cancel", method="POST"),
+                await served.asked(key, path, method="DELETE"),
+            ]
+            statuses = [reply.status for reply in seen]
+            assert statuses == (
+                [200, 200, 200, 200, 400, 200] if is_theirs else [400, 404, 404, 404, 404, 404]
+            )
+            if is_theirs:
+                made = (await served.asked(first, PATH, HELLO)).json()
+                again["previous_response_id"] = made["id"]
+                item["id"], path = made["output"][0]["id"], f"{PATH}/{made['id']}"
+        unknown = await served.asked(other, f"{PATH}/resp_unknown")
+        assert seen[2].error["message"] == unknown.error["message"].replace("resp_unknown", made["id"])

@@ -83,6 +83,12 @@ ID_PREFIX = "resp_"
 
 SERVER_ERROR, TOO_MANY_REQUESTS = 500, 429
 
+TEXT_EVENT = (
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":%b,"logprobs":[],'
+    b'"sequence_number":%d%b'
+)
+"""A `TextDeltaEvent` without log-probabilities: its text, its number, and its place."""
+
 Seal = Callable[[SealedReasoning], str]
 """Encrypts reasoning for a client that carries it to its next request."""
 
@@ -168,6 +174,8 @@ class _Message(_Item):
         self._parts: list[AnswerText | AnswerRefusal] = []
         self._is_refusal: bool | None = None
         """Whether the open part is a refusal; None if no part is open."""
+        self._ending: bytes | None = None
+        """The bytes of an event of the open part behind its number."""
         self._texts: list[str] = []
         self._scores: list[Scores] = []
 
@@ -186,6 +194,17 @@ class _Message(_Item):
         self._scores.append(scores)
         logprobs = build_chat_logprobs(scores).content if scores else []
         yield TextDeltaEvent(**self._place_part(), delta=text, logprobs=logprobs)
+
+    def encode_text(self, event: TextDelta) -> bytes | None:
+        """Encodes the event of more text. Most events are text, so the bytes around it are encoded once for
+        each part. Returns None if the event is no text for the open part, or has scores."""
+        if self._is_refusal is not False or event.is_refusal or event.scores or not event.text:
+            return None
+        self._texts.append(event.text)
+        if self._ending is None:
+            place = b',"item_id":%b,"output_index":%d,"content_index":%d}\n\n'
+            self._ending = place % (_encode(self._id), self._index, len(self._parts))
+        return TEXT_EVENT % (_encode(event.text), self._builder.number(), self._ending)
 
     def close(self, status: ItemStatus) -> Iterator[StreamEvent]:
         yield from self._close_part()
@@ -213,7 +232,7 @@ class _Message(_Item):
             part = AnswerText(text, logprobs=logprobs)
         yield PartDone(**self._place_part(), part=part)
         self._parts.append(part)
-        self._is_refusal = None
+        self._is_refusal = self._ending = None
         self._texts, self._scores = [], []
 
 
@@ -383,6 +402,11 @@ class ResponseBuilder:
         self._item: _Item | None = None
         self._reason = FinishReason.STOP
 
+    @property
+    def open_message(self) -> _Message | None:
+        """The open item, if it is a message."""
+        return self._item if isinstance(self._item, _Message) else None
+
     def number(self) -> int:
         """Returns the number of the next event."""
         number = self._next_number
@@ -515,6 +539,11 @@ class ResponsesStreamEncoder:
 
     def encode(self, event: Event) -> bytes:
         """Encodes one event; empty if the caller does not see it."""
+        message = self._builder.open_message
+        if message is not None and isinstance(event, TextDelta):
+            encoded = message.encode_text(event)
+            if encoded is not None:
+                return encoded
         return b"".join(map(encode_event, self._builder.add(event)))
 
     def keep_alive(self) -> bytes:
