@@ -133,7 +133,7 @@ def test_erased_requests_come_back_from_no_process(shared):
         for each in asked("GET", "/admin/v1/audit?target=default")["data"]
         if each["action"] == "project.erase_requests"
     ]
-    assert entry["detail"] == {"removed": erased}
+    assert entry["detail"] == {"removed": erased, "responses": 0}
 
 
 def test_removed_documents_leave_nothing_in_records_or_files(shared):
