@@ -1,25 +1,36 @@
 """Measures what stored responses add to a request: the read of its chain, and the write before its end.
 
 python benchmarks/response_chain.py [--rounds 300] [--links 1 10 100] [--bytes 2000] [--postgresql URL]
+    [--http]
 
 A link has a question and an answer of `--bytes` bytes each. `memory` is what a server without keys has, and
 `socket` the same from another process; `sqlite` and `postgresql` are a server with keys. Each round reads one
 chain of every length in every place, by turns, so that all meet the same load. Prints medians with their
 95 % intervals. A write waits for the disk. The bound of a read is one millisecond.
+
+`--http` measures the time to the first token of a streamed request to a server with keys, whose engine takes
+no time: with `previous_response_id`, and with the same items in the request, by turns. Printed is the median
+of the differences of the pairs.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from antiphon.assembly.__main__ import SWITCH_INTERVAL
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta, Usage
+from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.stored_responses import KeptResponse, StoredResponse
+from antiphon.domain.tenancy import KeyKind
 from antiphon.processes.coordinator.responses import SharedResponses
 from antiphon.services.response_memory import ResponseMemory
 from antiphon.store.base import ResponseBackend
@@ -27,6 +38,8 @@ from antiphon.store.database import Database
 from antiphon.store.responses import SqlResponses
 from benchmarks.side_by_side.report import compute_interval
 from tests.processes.coordinator.processes import connected, coordinating
+from tests.support.http_server import LooseEngine, request_bytes
+from tests.support.keyed_server import Keyed, keyed
 
 ROOM = 64 << 20
 WRITES = 40
@@ -96,6 +109,64 @@ async def main(rounds: int, lengths: list[int], size: int, postgresql: str | Non
         print(f"write {place:10}              {describe(times)}")
 
 
+def build_items(name: str, size: int) -> tuple[dict[str, object], dict[str, object]]:
+    """Builds a question and its answer."""
+    asked = {"type": "input_text", "text": "q" * size}
+    said = {"type": "output_text", "text": "a" * size, "annotations": [], "logprobs": []}
+    message = {"type": "message", "status": "completed"}
+    return (
+        message | {"id": f"msg_{name}_in", "role": "user", "content": [asked]},
+        message | {"id": f"msg_{name}", "role": "assistant", "content": [said]},
+    )
+
+
+async def generate_event() -> AsyncGenerator[Event, None]:
+    """Generates one token at once, whatever the prompt is."""
+    for event in (Started(1), TextDelta(0, "A"), Finished(0, FinishReason.STOP), Usage(1, 1)):
+        yield event
+
+
+async def measure_first_tokens(rounds: int, lengths: list[int], size: int) -> None:
+    """Prints what a stored chain adds to the time to the first token."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with keyed(Path(directory), LooseEngine(generate_event)) as server:
+            key = await server.token(KeyKind.SERVICE, project="default")
+            headers = {"authorization": f"Bearer {key}"}
+            for length in lengths:
+                items: list[dict[str, object]] = []
+                previous = None
+                for number in range(length):
+                    pair = build_items(f"{length}_{number}", size)
+                    items += pair
+                    texts = [json.dumps([item]).encode() for item in pair]
+                    id_ = f"resp_{length}_{number}"
+                    response = StoredResponse(id_, int(time.time()), previous, texts[0], texts[1], b"{}")
+                    if not await server.edge.responses.save(response, Actor(ActorKind.SERVICE_KEY, "k")):
+                        raise RuntimeError("a response was not kept")
+                    previous = id_
+                question = {"type": "message", "role": "user", "content": "Go on."}
+                shared = {"model": "m", "stream": True, "store": False}
+                bodies = [
+                    shared | {"previous_response_id": previous, "input": [question]},
+                    shared | {"input": [*items, question]},
+                ]
+                requests = [request_bytes("/v1/responses", body, headers=headers) for body in bodies]
+                differences: list[float] = []
+                for _ in range(rounds):
+                    chained, whole = [await time_first_token(server, request) for request in requests]
+                    differences.append(chained - whole)
+                print(f"first token, {length:5} links: {describe(differences)} more than with all items")
+
+
+async def time_first_token(server: Keyed, request: bytes) -> float:
+    """Returns the milliseconds from a request to its first token."""
+    async with server.line() as line:
+        begin = time.perf_counter()
+        await line.send(request)
+        await line.until(b"response.output_text.delta")
+        return 1000 * (time.perf_counter() - begin)
+
+
 def describe(times: list[float]) -> str:
     """Returns the median with the bounds of its 95 % interval."""
     middle, low, high = compute_interval(times)
@@ -108,5 +179,10 @@ if __name__ == "__main__":
     parser.add_argument("--links", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--bytes", type=int, default=2_000)
     parser.add_argument("--postgresql", help="the URL of an empty database")
+    parser.add_argument("--http", action="store_true", help="measure the time to the first token")
     options = parser.parse_args()
-    asyncio.run(main(options.rounds, options.links, options.bytes, options.postgresql))
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    if options.http:
+        asyncio.run(measure_first_tokens(options.rounds, options.links, options.bytes))
+    else:
+        asyncio.run(main(options.rounds, options.links, options.bytes, options.postgresql))

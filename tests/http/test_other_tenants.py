@@ -1,13 +1,16 @@
 """Every caller of one project against every id of another: what is there, and what is nowhere, get one and
 the same answer; nothing of the other project is in it, and nothing of it has changed."""
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
 
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, ProjectRole, RecordedRequest
 from tests.support.http_server import CHAT, HELLO
+from tests.support.kept_responses import make_actor, make_response
 from tests.support.keyed_server import ROOT, Keyed, keyed
 
 MARK = "bravo"
@@ -19,6 +22,8 @@ PLACES = {
     "limit": "limit_",
     "price": "price_",
     "request": "gen_",
+    "response": "resp_",
+    "item": "msg_",
 }
 NOBODY = "0nobody00nobody00no"
 """What ids of nothing end with."""
@@ -41,6 +46,8 @@ class Tenants:
     """Keys of the one, by who holds them."""
     ids: dict[str, list[str]] = field(default_factory=dict)
     """Of the other, by what they name."""
+    other: Actor = LOCAL_ANONYMOUS
+    """A caller of the other."""
 
 
 @pytest.fixture
@@ -89,8 +96,12 @@ async def fill(server, made):
     assert (
         await server.asked(server.admin, f"{ROOT}/projects/{project}/recording", put, method="PUT")
     ).status == 200
+    response = make_response(MARK, text=MARK, created=now // 1000)
+    assert await server.edge.responses.save(response, make_actor(project))
     made.ids = {"project": [project], "user": [user], "key": keys, "limit": limits, "price": prices,
-                "request": [entry.id]}  # fmt: skip
+                "request": [entry.id], "response": [response.id],
+                "item": [f"msg_{MARK}", f"msg_{MARK}_in"]}  # fmt: skip
+    made.other = make_actor(project)
 
 
 READS = "project.read_requests"
@@ -184,6 +195,40 @@ async def test_another_projects_ids_are_as_good_as_none_on_every_route(world):
     assert len(found) >= 18
     assert asked >= 100
     assert await state(server) == before
+
+
+async def test_another_projects_responses_are_as_good_as_none(world):
+    """Also the operator's key acts in its own project alone."""
+    server, edge = world.server, world.server.edge
+    (response,) = world.ids["response"]
+    document = (await server.asked(server.admin, "/openapi.json")).json()
+    places = [
+        (method.upper(), path)
+        for path, item in document["paths"].items()
+        if path.startswith("/v1/responses/{")
+        for method in item
+    ]
+    assert len(places) >= 3
+    continued = {"model": "m", "input": "Hi", "previous_response_id": "ID"}
+    for who, key in (world.callers | {"operator": server.admin}).items():
+        for method, path in places:
+            where = path.replace(path[path.index("{") : path.index("}") + 1], "ID")
+            body: dict[str, str] | None = {} if method == "POST" else None
+            status, _ = await same(server, key, where, response, body, method=method)
+            assert status in (400, 403, 404), (method, path, who)
+        assert (await same(server, key, "/v1/responses", response, continued))[0] in (400, 403), who
+        for item in world.ids["item"]:
+            asked = {
+                "model": "m",
+                "input": [{"type": "item_reference", "id": item}, {"role": "user", "content": "Hi"}],
+            }
+            nothing = json.loads(json.dumps(asked).replace(item, PLACES["item"] + NOBODY))
+            there, nowhere = [await server.asked(key, "/v1/responses", each) for each in (asked, nothing)]
+            assert there.status == nowhere.status in (403, 404), (there.body, who)
+            text = there.body.replace(item.encode(), b"ID")
+            assert text == nowhere.body.replace(f"{PLACES['item']}{NOBODY}".encode(), b"ID")
+    assert (await edge.responses.load(response, world.other)).id == response
+    assert len(await edge.responses.load_chain(response, world.other)) == 2
 
 
 TIME = "since=1&until=9999999999"
