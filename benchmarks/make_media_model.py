@@ -1,11 +1,12 @@
-"""Writes a pair of GGUF files with random weights: a text model, and the projector that lets it see pictures.
+"""Writes a pair of GGUF files with random weights: a text model, and its projector for images or recordings.
 
 Each family is one that llama.cpp treats in its own way:
 
 - gemma3: the cells of a picture see each other, so a picture is computed alone and whole;
 - qwen2vl: a picture has fewer positions than cells (M-RoPE), and its size decides how many;
 - llava: as many cells for every picture, computed like text;
-- idefics3: a picture is cut into tiles, with text between them.
+- idefics3: a picture is cut into tiles, with text between them;
+- ultravox: recordings, in parts of thirty seconds.
 
 The same arguments give the same files, byte for byte. A pair takes about 1.5 MB.
 
@@ -22,10 +23,16 @@ import numpy as np
 from benchmarks.make_model import SIZES, Shape, add_shape, add_vocabulary, list_tensors
 
 FAMILIES = ("gemma3", "qwen2vl", "llava", "idefics3")
+"""The families that see."""
+
+HEARING = "ultravox"
+"""The family that hears."""
+
 MARKERS = {
     "gemma3": ("<start_of_image>", "<end_of_image>"),
     "qwen2vl": ("<|vision_start|>", "<|vision_end|>"),
     "llava": (),
+    "ultravox": (),
     "idefics3": (
         "\n\n",
         "\n",
@@ -70,10 +77,18 @@ def write_text_model(path: Path, family: str, shape: Shape = SIZES["tiny"], seed
     return _close(writer, path)
 
 
-def write_projector(path: Path, family: str, text_width: int = SIZES["tiny"].hidden, seed: int = 0) -> Path:
-    """Writes the projector of a family, for text models of this width."""
+def write_projector(
+    path: Path,
+    family: str,
+    text_width: int = SIZES["tiny"].hidden,
+    seed: int = 0,
+    merge: int | None = None,
+) -> Path:
+    """Writes the projector of a family, for text models of this width. `merge`: how many patches of a row
+    become one cell, if not as usual."""
     writer, random = gguf.GGUFWriter(path, "clip"), np.random.default_rng(seed + 1)
-    patch, side, merge = PATCHES.get(family, PATCH), SIDE[family], MERGE[family]
+    patch, side = PATCHES.get(family, PATCH), SIDE[family]
+    merge = MERGE[family] if merge is None else merge
 
     def add(name: str, *dimensions: int) -> None:
         """Adds a tensor of random weights."""
@@ -141,6 +156,59 @@ def write_projector(path: Path, family: str, text_width: int = SIZES["tiny"].hid
     return _close(writer, path)
 
 
+def write_hearing_projector(path: Path, text_width: int = SIZES["tiny"].hidden, seed: int = 0) -> Path:
+    """Writes the projector of the family that hears."""
+    writer, random = gguf.GGUFWriter(path, "clip"), np.random.default_rng(seed + 2)
+    bins, stack, hidden = 16, 4, 64
+
+    def add(name: str, *dimensions: int, kind: type[np.floating] = np.float32) -> None:
+        """Adds a tensor of random weights."""
+        scale = np.float32(1 / np.sqrt(np.prod(dimensions[1:]) if len(dimensions) > 1 else 100))
+        writer.add_tensor(name, (random.standard_normal(dimensions, dtype=np.float32) * scale).astype(kind))
+
+    def add_norm(name: str, width: int) -> None:
+        """Adds the weights of a normalisation, near one and zero."""
+        writer.add_tensor(f"{name}.weight", 1 + random.standard_normal(width, dtype=np.float32) / 10)
+        writer.add_tensor(f"{name}.bias", random.standard_normal(width, dtype=np.float32) / 10)
+
+    writer.add_bool("clip.has_audio_encoder", True)
+    writer.add_string("clip.projector_type", HEARING)
+    for key, value in {
+        "embedding_length": WIDTH,
+        "feed_forward_length": FEED_FORWARD,
+        "block_count": LAYERS,
+        "projection_dim": text_width,
+        "attention.head_count": HEADS,
+        "num_mel_bins": bins,
+        "projector.stack_factor": stack,
+    }.items():
+        writer.add_uint32(f"clip.audio.{key}", value)
+    writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
+    add("a.conv1d.1.weight", WIDTH, bins, 3, kind=np.float16)
+    add("a.conv1d.1.bias", WIDTH, 1)
+    add("a.conv1d.2.weight", WIDTH, WIDTH, 3, kind=np.float16)
+    add("a.conv1d.2.bias", WIDTH, 1)
+    add("a.position_embd.weight", 1500, WIDTH)
+    add_norm("a.post_ln", WIDTH)
+    for layer in range(LAYERS):
+        block = f"a.blk.{layer}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            add(f"{block}.{name}.weight", WIDTH, WIDTH)
+            if name != "attn_k":
+                add(f"{block}.{name}.bias", WIDTH)
+        add_norm(f"{block}.ln1", WIDTH)
+        add_norm(f"{block}.ln2", WIDTH)
+        add(f"{block}.ffn_up.weight", FEED_FORWARD, WIDTH)
+        add(f"{block}.ffn_up.bias", FEED_FORWARD)
+        add(f"{block}.ffn_down.weight", WIDTH, FEED_FORWARD)
+        add(f"{block}.ffn_down.bias", WIDTH)
+    add("mm.a.mlp.1.weight", 2 * hidden, WIDTH * stack)
+    add("mm.a.mlp.2.weight", text_width, hidden)
+    for name, width in (("norm_pre", WIDTH * stack), ("norm_mid", hidden)):
+        writer.add_tensor(f"mm.a.{name}.weight", np.ones(width, np.float32))
+    return _close(writer, path)
+
+
 def _add_two_layers(add: Callable[..., None], width: int, text_width: int) -> None:
     """Adds a projector of two layers."""
     add("mm.0.weight", width, width)
@@ -162,13 +230,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("family", choices=(*FAMILIES, HEARING))
     parser.add_argument("text", type=Path)
     parser.add_argument("projector", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     write_text_model(options.text, options.family, seed=options.seed)
-    write_projector(options.projector, options.family, seed=options.seed)
+    if options.family == HEARING:
+        write_hearing_projector(options.projector, seed=options.seed)
+    else:
+        write_projector(options.projector, options.family, seed=options.seed)
     for path in (options.text, options.projector):
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 

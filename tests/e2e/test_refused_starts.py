@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.make_media_model import write_projector, write_text_model
 from tests.e2e.refused_starts import refused, refused_process
 from tests.support.commands import run_command
 from tests.support.model_files import CANTOR
@@ -159,6 +160,17 @@ def test_a_directory_of_adapters_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_refusals_do_not_hang_on_assertions(arguments: tuple[str, ...], words: str) -> None:
     assert words in refused_process(*arguments, python=("-O",))
+
+
+def test_a_projector_that_ends_the_engine_or_is_none(tmp_path: Path) -> None:
+    model = write_text_model(tmp_path / "text.gguf", "gemma3")
+    projector = write_projector(tmp_path / "killer.gguf", "gemma3", merge=3)
+    line = refused_process("--model", str(model), "--mmproj", str(projector))
+    assert "ended with signal SIGABRT" in line and "projector killer.gguf" in line
+    line = refused_process("--model", str(model), "--mmproj", str(model))
+    assert line == "antiphon: text.gguf is no projector: it names no projector type."
+    line = refused("--model", str(model), "--mmproj", str(tmp_path / "missing.gguf"))
+    assert "there is no file" in line and "missing.gguf" in line
 
 
 def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> None:

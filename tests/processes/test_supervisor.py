@@ -636,6 +636,9 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "memory_share": 0.5,
         "tensor_parallel": 2,
         "hosts": 2,
+        "mmproj": "p.gguf",
+        "image_max_tokens": 99,
+        "image_min_tokens": 9,
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
     spec = build_load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)

@@ -217,7 +217,8 @@ class Renderer:
                     f"{parts[0].field} is not supported: {NO_READER}", param=parts[0].field
                 )
             decoded = await self._run_in_time(read_media(parts, facts.sample_rate, context), context)
-            media = await self._run_in_time(lay_out_media(self._engine, parts, decoded), context)
+            async with self._tokenizer_queue.hold(context.actor.caller, context.clock):
+                media = await self._run_in_time(lay_out_media(self._engine, parts, decoded), context)
         fitted_prompts = await self._run_in_time(
             self._fit_prompts(request, model_info, context, report, media), context
         )

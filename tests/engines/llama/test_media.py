@@ -18,7 +18,7 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta, TokenScore, Usage
-from antiphon.domain.media import Medium, MediumShape, build_picture
+from antiphon.domain.media import Medium, MediumShape, build_picture, build_recording
 from antiphon.domain.messages import MediaContent, MediaKind, Message, Role, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Sampling, SamplingOptions
 from antiphon.domain.values import replace
@@ -35,7 +35,13 @@ from antiphon.engines.base import (
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from benchmarks.make_media_model import FAMILIES, write_projector, write_text_model
+from benchmarks.make_media_model import (
+    FAMILIES,
+    HEARING,
+    write_hearing_projector,
+    write_projector,
+    write_text_model,
+)
 from tests.engines.llama.conftest import loaded
 from tests.support.llama_server import serve_llama_server
 
@@ -52,6 +58,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for family in FAMILIES:
         write_text_model(folder / f"{family}.gguf", family)
         write_projector(folder / f"{family}-mmproj.gguf", family)
+    write_text_model(folder / f"{HEARING}.gguf", HEARING)
+    write_hearing_projector(folder / f"{HEARING}-mmproj.gguf")
     return folder
 
 
@@ -160,21 +168,22 @@ async def test_a_picture_is_computed_alike_alone_among_others_and_from_the_cache
 
 @pytest.mark.parametrize("family", ["gemma3", "qwen2vl"])
 async def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(pairs, family):
-    async with seeing(pairs, family, sequences=6, cells=200, layout=KVLayout.POOL, kv_type="f32") as engine:
+    spec = {"sequences": 6, "cells": 165, "layout": KVLayout.POOL, "kv_type": "f32", "keep_prefixes": False}
+    async with seeing(pairs, family, **spec) as engine:
         pictures = [draw(seed) for seed in range(6)]
         async with AsyncExitStack() as holds:
             for picture in pictures:
                 await holds.enter_async_context(engine.hold(picture))
             prompts = [await write_prompt(engine, QUESTION[0], each, QUESTION[1]) for each in pictures]
-            alone = [await ask(engine, prompt, f"alone {n}", 32) for n, prompt in enumerate(prompts)]
+            alone = [await ask(engine, prompt, f"salt {n}", 32) for n, prompt in enumerate(prompts)]
             beside = await asyncio.gather(
-                *(ask(engine, prompt, f"beside {n}", 32) for n, prompt in enumerate(prompts))
+                *(ask(engine, prompt, f"salt {n}", 32) for n, prompt in enumerate(prompts))
             )
         for found, expected in zip(beside, alone, strict=True):
             require_alike(found, expected, ROUNDING["pool"])
         assert (await engine.info()).load.preemptions > 0
         encoder = engine._encoder
-        assert encoder is not None and encoder.encode_count == 2 * len(pictures), "a pause encodes nothing"
+        assert encoder is not None and encoder.encode_count == len(pictures), "a pause encodes nothing"
 
 
 def write_png(picture: Medium) -> bytes:
@@ -200,16 +209,34 @@ def list_unshown(model: Path) -> list[int]:
     return [token for token, kind in enumerate(kinds) if kind != gguf.TokenType.NORMAL]
 
 
+def write_wav(recording: Medium) -> bytes:
+    """The recording as a file of 16 bits."""
+    samples = (np.frombuffer(recording.data, "<f4") * 32768).astype("<i2").tobytes()
+    head = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, 16000, 32000, 2, 16, b"data", len(samples))
+    return b"RIFF" + struct.pack("<I", 4 + len(head) + len(samples)) + b"WAVE" + head + samples
+
+
+def hum(seconds: float) -> Medium:
+    """A recording of two tones, whose samples 16 bits can hold."""
+    times = np.arange(int(16000 * seconds)) / 16000
+    wave = np.sin(2 * np.pi * 440 * times) + np.sin(2 * np.pi * 97 * times * times)
+    return build_recording((np.round(wave * 9000) / 32768).astype("<f4").tobytes())
+
+
+def show(medium: Medium) -> dict[str, Any]:
+    """The part of a message with this medium."""
+    if medium.shape.kind is MediaKind.AUDIO:
+        data = base64.b64encode(write_wav(medium)).decode()
+        return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    url = "data:image/png;base64," + base64.b64encode(write_png(medium)).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def ask_llama_server(
-    address: str, picture: Medium, unshown: Sequence[int]
+    address: str, medium: Medium, unshown: Sequence[int]
 ) -> tuple[int, list[tuple[int, float]]]:
     """The prompt's tokens, and the tokens of the answer with their log-probabilities."""
-    url = "data:image/png;base64," + base64.b64encode(write_png(picture)).decode()
-    content = [
-        {"type": "text", "text": "look at "},
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": " and tell"},
-    ]
+    content = [{"type": "text", "text": "look at "}, show(medium), {"type": "text", "text": " and tell"}]
     body = {
         "messages": [{"role": "user", "content": content}],
         "temperature": 0,
@@ -226,10 +253,10 @@ def ask_llama_server(
     return answer["usage"]["prompt_tokens"], [(token["id"], token["logprob"]) for token in tokens]
 
 
-def build_request(**more: Any) -> GenerationRequest:
-    """A conversation with one picture."""
-    picture = MediaContent(MediaKind.IMAGE, "image/png", "AAAA", field="messages[0].content[1].image_url")
-    parts = (TextContent("look at "), picture, TextContent(" and tell"))
+def build_request(kind: MediaKind = MediaKind.IMAGE, **more: Any) -> GenerationRequest:
+    """A conversation with one picture or recording."""
+    medium = MediaContent(kind, data="AAAA", field="messages[0].content[1].image_url")
+    parts = (TextContent("look at "), medium, TextContent(" and tell"))
     message = Message(Role.USER, "look at  and tell", content=parts)
     sampling = SamplingOptions(temperature=0.0, ignore_eos=True, logit_bias=more.pop("bias", ()))
     output = Output(max_tokens=8, logprobs=0, token_ids=True)
@@ -260,18 +287,20 @@ async def answer_request(renderer: Renderer, request: GenerationRequest) -> tupl
     return usage, scores
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, HEARING])
 async def test_the_answer_is_that_of_llama_server(pairs, family):
-    model, projector, picture = pairs / f"{family}.gguf", pairs / f"{family}-mmproj.gguf", draw(7, 300, 200)
+    model, projector = pairs / f"{family}.gguf", pairs / f"{family}-mmproj.gguf"
+    medium = hum(2.5) if family == HEARING else draw(7, 300, 200)
     unshown = list_unshown(model)
     with serve_llama_server(model, template="", projector=projector) as address:
-        prompt_tokens, expected = await asyncio.to_thread(ask_llama_server, address, picture, unshown)
+        prompt_tokens, expected = await asyncio.to_thread(ask_llama_server, address, medium, unshown)
     async with seeing(pairs, family) as engine:
-        request = build_request(bias=tuple((token, -100.0) for token in unshown))
-        usage, scores = await answer_request(render(engine, picture), request)
-        (layout,) = await engine.lay_out([picture.shape])
+        request = build_request(medium.shape.kind, bias=tuple((token, -100.0) for token in unshown))
+        usage, scores = await answer_request(render(engine, medium), request)
+        (layout,) = await engine.lay_out([medium.shape])
     assert usage.prompt_tokens == prompt_tokens
-    assert usage.prompt_image_tokens == layout.ids.count(MEDIUM_CELL)
+    assert usage.prompt_image_tokens + usage.prompt_audio_tokens == layout.ids.count(MEDIUM_CELL) > 0
+    assert bool(usage.prompt_audio_tokens) == (family == HEARING)
     assert [score.token for score in scores] == [token for token, _ in expected]
     for score, (_, logprob) in zip(scores, expected, strict=True):
         assert score.logprob == pytest.approx(logprob, abs=1e-3)
@@ -371,3 +400,18 @@ async def test_shapes_are_counted_without_a_picture(pairs):
         assert counts[1] == 64 and max(counts) <= 64 and counts[0] < 64
         with pytest.raises(UnsupportedParameter):
             await engine.lay_out([MediumShape(MediaKind.AUDIO, samples=100)])
+
+
+async def test_a_recording_takes_its_parts_of_thirty_seconds(pairs):
+    async with seeing(pairs, HEARING, exact=True) as engine:
+        short, long = hum(1), hum(31)
+        (layout,) = await engine.lay_out([long.shape])
+        assert [span.cells for span in layout.spans] == [375, 375]
+        prompt = await write_prompt(engine, QUESTION[0], long, QUESTION[1], short, "?")
+        async with engine.hold(long), engine.hold(short):
+            alone = await ask(engine, prompt, "alone")
+            for found in await asyncio.gather(*(ask(engine, prompt, f"beside {n}") for n in range(2))):
+                require_alike(found, alone, 0.0)
+        for samples in (1, 1599):  # one sample would end the process
+            with pytest.raises(InvalidValue, match="a tenth of a second"):
+                await engine.lay_out([MediumShape(MediaKind.AUDIO, samples=samples)])

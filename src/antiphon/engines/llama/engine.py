@@ -301,7 +301,9 @@ class LlamaTokenEngine:
     async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
         """Tells how a prompt shows media of these shapes."""
         encoder = self._get_encoder()
-        return await self._run_on_tokenizer_thread(lambda: tuple(map(encoder.lay_out, shapes)))
+        return await self._run_on_tokenizer_thread(
+            lambda: tuple(map(encoder.lay_out, shapes)), self._long_text_threads
+        )
 
     @asynccontextmanager
     async def hold(self, medium: Medium) -> AsyncIterator[None]:

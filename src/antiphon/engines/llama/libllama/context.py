@@ -222,7 +222,8 @@ class NativeContext:
         if part.offsets is None:
             positions = np.arange(position + start, position + stop, dtype=np.int32)
         else:
-            positions = np.ascontiguousarray(part.offsets[:, start:stop] + np.int32(position))
+            places = part.offsets[:, start:stop] + np.int32(position)
+            positions = np.concatenate([places, np.zeros((1, count), np.int32)])  # the fourth is unused
         self._medium = part.rows[start:stop], positions, part.is_causal
 
     def decode(self, rows: int) -> int:

@@ -110,13 +110,17 @@ TEST_SHAPES = ((448, 448), (1920, 1080), (2048, 2048), (LONGEST_SIDE, 41), (41, 
 other picture may have a part with more."""
 
 
+SHORTEST_PART = 10
+"""How many of the shortest recordings make a second. A recording of one sample ends the process."""
+
+
 class EncodedPart(Struct, frozen=True):
     """One part of a medium, as rows of embeddings."""
 
     rows: NDArray[np.float32]
     """The embedding of each cell."""
     offsets: NDArray[np.int32] | None
-    """With M-RoPE, the four coordinates of each cell, counted from the part's first position, as a row of
+    """With M-RoPE, the three coordinates of each cell, counted from the part's first position, as a row of
     cells for each coordinate. None: each cell has one position, one after the other."""
     positions: int
     """How many positions the part takes."""
@@ -281,17 +285,22 @@ class NativeProjector:
         image = self._call.mtmd_input_chunk_get_tokens_image(chunk)
         if not image:  # a recording, whose cells follow each other in time
             steps = np.arange(cells, dtype=np.int32)
-            return np.stack([steps, steps, steps, np.zeros(cells, np.int32)])
-        offsets = np.empty((4, cells), np.int32)
+            return np.stack([steps, steps, steps])
+        offsets = np.empty((3, cells), np.int32)
         for cell in range(cells):
             place = self._call.mtmd_image_tokens_get_decoder_pos(image, 0, cell)
-            offsets[:, cell] = place.t, place.y, place.x, place.z
+            offsets[:, cell] = place.t, place.y, place.x
         return offsets
 
     @contextmanager
     def _cut(self, shape: MediumShape, data: bytes | None) -> Iterator[list[int]]:
         """Cuts a medium into the chunks of a prompt. Without `data` the chunks have sizes only."""
         call = self._call
+        if shape.kind is MediaKind.AUDIO and shape.samples * SHORTEST_PART < self.facts.sample_rate:
+            raise InvalidValue(
+                "a recording of less than a tenth of a second cannot be heard; send a longer one",
+                param="messages",
+            )
         if shape.kind is MediaKind.IMAGE:
             bitmap = call.mtmd_bitmap_init(shape.width, shape.height, data)
         else:
