@@ -10,6 +10,7 @@ from antiphon.domain.messages import (
     OWN_SIGNATURE,
     CacheControl,
     MediaContent,
+    MediaKind,
     Role,
     TextContent,
     ToolChoice,
@@ -169,9 +170,15 @@ def test_documents_and_search_results_are_text():
     ]
     text = conversation(messages=talk(("user", blocks))).messages[0].text
     assert text == "[Book]\n\nold\n\nText.\n\nPart.\n\n[t](s)\n\nhit"
-    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
-    error = refused(messages=talk(("user", [pdf])))
-    assert isinstance(error, UnsupportedParameter) and error.param == "messages[0].content[0].source"
+    pdf: Any = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"},
+    }
+    (part,) = conversation(messages=talk(("user", [pdf]))).messages[0].content
+    assert part.kind is MediaKind.DOCUMENT and part.field == "messages[0].content[0].source"
+    for source in ({"type": "url", "url": "https://a/b.pdf"}, pdf["source"] | {"media_type": "text/rtf"}):
+        error = refused(messages=talk(("user", [pdf | {"source": source}])))
+        assert error.param.startswith("messages[0].content[0].source")
 
 
 def test_reasoning_of_this_server_goes_to_the_template_and_that_of_a_vendor_back_to_it():

@@ -3,6 +3,7 @@
 Each test names the issue that describes the failure. That of ToolSearch is in test_messages.py.
 """
 
+import base64
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.assembly.app_state import read_document
 from antiphon.auth.sealing import Sealer, derive_key
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
@@ -26,9 +28,12 @@ from antiphon.domain.events import (
 from antiphon.domain.messages import MediaContent, Role
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.domain.stored_responses import SealedReasoning
+from antiphon.errors import InvalidValue
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.calling_engine import CallingEngine
+from tests.support.documents import make_pdf
 from tests.support.http_server import LooseEngine, Reply, Served, serving, serving_tokens
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble
 from tests.support.vendors.conversations import PIXEL
@@ -310,3 +315,60 @@ async def test_each_call_has_an_id_before_its_block_begins():
     blocks = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     assert [block["type"] for block in blocks] == ["tool_use", "tool_use"]
     assert len({block["id"] for block in blocks}) == 2 and all(block["id"] for block in blocks)
+
+
+# --- documents ----------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads documents as text. `count`: how many it has read."""
+
+    count = 0
+
+    async def __call__(self, data: bytes, media_type: str) -> str:
+        self.count += 1
+        if not data.startswith(b"%PDF"):
+            raise InvalidValue("the document is damaged")
+        return "Page one."
+
+
+def show_pdf(data: bytes = b"%PDF-1.7", **fields: Any) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(data).decode()}
+    return {"type": "document", "source": source} | fields
+
+
+async def test_a_pdf_is_text_for_a_model_that_takes_none():
+    """Claude Code's Read sends a PDF in a result, and again with each later turn."""
+    reader, engine = Reader(), CallingEngine(Script("Yes"), info=scripted_info(8192))
+    blocks = [{"type": "text", "text": "A"}, show_pdf(title="Book"), {"type": "text", "text": "B"}]
+    read = [
+        {"role": "assistant", "content": [CALL]},
+        {"role": "user", "content": [RESULT | {"content": blocks}]},
+    ]
+    async with serving_tokens(DocumentTexts(reader), m=engine) as served:
+        for _ in range(2):
+            await ask(served, messages=[*BODY["messages"], *read], tools=[READ])
+        counted = await served.ask(
+            "/v1/messages/count_tokens",
+            {"model": "m", "messages": [*BODY["messages"], *read], "tools": [READ]},
+        )
+    first, again = engine.list_prompts()
+    assert first == again and "A\n\n[Book]\n\nPage one.\n\nB" in first
+    assert reader.count == 1
+    assert counted.json() == {"input_tokens": len(engine.requests[0].prompt.ids)}
+
+
+async def test_a_pdf_that_cannot_be_read_is_refused_by_its_name():
+    engine, damaged = CallingEngine(Script("Yes"), info=scripted_info(8192)), show_pdf(b"no PDF")
+    turn = {"role": "user", "content": [damaged]}
+    async with serving_tokens(DocumentTexts(Reader()), m=engine) as served:
+        reply = await served.ask("/v1/messages", BODY | {"messages": [turn]})
+    assert reply.status == 400
+    assert reply.error["message"] == "messages[0].content[0].source: the document is damaged"
+    async with serving_tokens(m=engine) as served:
+        reply = await served.ask("/v1/messages", BODY | {"messages": [turn]})
+    assert reply.status == 400 and "takes no documents" in reply.error["message"]
+
+
+async def test_the_sandbox_reads_a_pdf():
+    assert await read_document(make_pdf([["One"], ["Two"]]), "application/pdf") == "One\n\nTwo"

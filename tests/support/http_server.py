@@ -27,6 +27,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.http.application import create_app, list_endpoints
 from antiphon.http.server import Server
 from antiphon.http.state import AppState
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
@@ -282,13 +283,15 @@ async def serving(
 
 
 @asynccontextmanager
-async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
+async def serving_tokens(
+    documents: DocumentTexts | None = None, /, **engines: TokenEngine
+) -> AsyncIterator[Served]:
     """Runs a server with token engines by model name; `Served.engine` is unused."""
     renderers = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
     models = ModelRegistry(
         tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in renderers)
     )
-    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0, documents=documents)
     dialect, *others = create_dialects(DialectOptions())
     edge = AppState(pipeline, models, dialect, ServerSettings(), prefixed_dialects=tuple(others))
     async with serving_edge(edge) as (port, connections):

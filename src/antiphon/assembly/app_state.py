@@ -34,6 +34,7 @@ from antiphon.limits.base import MonitoredLimiter
 from antiphon.memory import ProcessSummaries, StoredSummaries, SummaryCache
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget, ProjectQuota
 from antiphon.pipeline.deployments import Deployments
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.pipeline.rules import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
@@ -211,6 +212,7 @@ def build_app_state(
             None if coordinator is None else coordinator.limits,
             build_summary_cache(settings.memory, clock, tenancy),
             node.knowledge,
+            DocumentTexts(read_document),
         ),
         models=models,
         dialect=dialect,
@@ -239,6 +241,13 @@ def build_app_state(
         tracer=node.tracer,
         in_flight=InFlightRegistry() if tenancy is None else _watch_keys(tenancy),
     )
+
+
+async def read_document(data: bytes, media_type: str) -> str:
+    """Returns the text of a document in a message. Most servers read none, so the reader is imported late."""
+    from antiphon.retrieval.ingest.document_reader import extract_text
+
+    return await extract_text(data, media_type)
 
 
 def build_summary_cache(settings: MemorySettings, clock: Clock, tenancy: TenancyParts | None) -> SummaryCache:

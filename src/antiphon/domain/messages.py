@@ -147,6 +147,8 @@ class MediaKind(StrEnum):
 
     IMAGE = "image"
     AUDIO = "audio"
+    DOCUMENT = "document"
+    """A file of text and pictures, such as a PDF. A model that takes none gets its text."""
 
 
 class TextContent(Value, frozen=True, tag="text"):

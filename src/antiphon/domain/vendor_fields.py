@@ -133,10 +133,13 @@ def require_text(prompt: Prompt) -> None:
         require_transcripts(prompt)
 
 
+MEDIA_NAMES = {MediaKind.IMAGE: "images", MediaKind.AUDIO: "recordings", MediaKind.DOCUMENT: "documents"}
+
+
 def build_modality_refusal(part: MediaContent, model: str) -> UnsupportedParameter:
     """Returns the error for a part of a kind that the model does not take. `model`: its name in the
     sentence."""
-    kind = "images" if part.kind is MediaKind.IMAGE else "recordings"
+    kind = MEDIA_NAMES[part.kind]
     error = UnsupportedParameter(
         f"{part.field} is not supported: {model} takes no {kind} (modalities in /v1/models/{{model}}); leave "
         "it out",

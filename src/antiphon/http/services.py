@@ -21,8 +21,16 @@ from antiphon.dialects.base import (
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.events import EventGroup
 from antiphon.domain.identity import Actor
+from antiphon.domain.messages import MediaKind
 from antiphon.domain.models import Profile, TokenizerInfo
-from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
+from antiphon.domain.request import (
+    Conversation,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Ranking,
+    RerankRequest,
+)
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.values import replace
 from antiphon.engines.base import TokenizerEngine
@@ -142,7 +150,16 @@ class ServerServices:
     async def tokenize(self, call: TokenizeCall, request: Request) -> PromptTokens:
         model = self._resolve_model(call.model, request)
         engine = _require_tokenizer(model)
-        tokens = await engine.encode(call.prompt, request.actor)
+        try:
+            tokens = await engine.encode(call.prompt, request.actor)
+        except UnsupportedParameter as error:
+            documents, prompt = self._app_state.pipeline.documents, call.prompt
+            if error.modality != MediaKind.DOCUMENT or documents is None:
+                raise
+            if not isinstance(prompt, Conversation):
+                raise
+            prompt = await documents.write_into_conversation(prompt, request.actor, self._clock)
+            tokens = await engine.encode(prompt, request.actor)
         pieces = await engine.spell(tokens) if call.with_texts else None
         info = await engine.describe_tokenizer()
         return PromptTokens(tokens, info.context_length, pieces)

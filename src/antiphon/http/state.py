@@ -20,6 +20,7 @@ from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.retrieval.knowledge import KnowledgeTables
 from antiphon.services.responses import ResponseKeeper
 from antiphon.settings.server import ServerSettings
@@ -33,6 +34,10 @@ class Runner(Protocol):
     @property
     def keeps_records(self) -> bool:
         """Whether the usage of each request is recorded."""
+
+    @property
+    def documents(self) -> DocumentTexts | None:
+        """Reads documents for models that take none; None refuses them."""
 
     def run(
         self, request: GenerationRequest, context: Context

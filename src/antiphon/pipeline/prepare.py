@@ -1,23 +1,32 @@
-"""Prepares a request on one route, without the optional parameters that the route's engine lacks."""
+"""Prepares a request on one route, without the optional parameters and documents that the route's engine
+lacks."""
 
 from collections.abc import Callable
 from functools import partial
 
 from antiphon.domain.context import Context
+from antiphon.domain.messages import MediaKind
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import Engine, PreparedRequest
 from antiphon.errors import UnsupportedParameter
+from antiphon.pipeline.documents import DocumentTexts
 
 
-async def prepare(engine: Engine, request: GenerationRequest, context: Context) -> PreparedRequest:
-    """Prepares the request, and records in its report which optional parameters were removed. Raises
-    UnsupportedParameter for a parameter that is not optional, or another RequestError."""
+async def prepare(
+    engine: Engine, request: GenerationRequest, context: Context, documents: DocumentTexts | None = None
+) -> PreparedRequest:
+    """Prepares the request, and records in its report which optional parameters were removed. Writes the
+    texts of documents into the messages if the engine takes no documents. Raises UnsupportedParameter for a
+    parameter that is not optional, or another RequestError."""
     removed_names: tuple[str, ...] = ()
     while True:
         try:
             prepared = await engine.prepare(request, context)
         except UnsupportedParameter as error:
+            if error.modality == MediaKind.DOCUMENT and documents is not None:
+                request = await documents.write_into(request, context.actor, context.clock)
+                continue
             name = error.param or ""
             if name not in request.optional:
                 raise

@@ -20,6 +20,7 @@ from antiphon.limits.base import Limiter
 from antiphon.memory import ProcessSummaries, SummaryCache
 from antiphon.pipeline.account import RequestAccount
 from antiphon.pipeline.child import ChildCalls
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.pipeline.embed import EmbeddingStages
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 from antiphon.pipeline.plans import RequestPlans
@@ -51,6 +52,8 @@ class Pipeline:
     """The cache of summaries; None stores a few in memory."""
     knowledge: KnowledgeIndex | None = None
     """The knowledge tables; None if this server has none."""
+    documents: DocumentTexts | None = None
+    """Reads documents for models that take none; None refuses them."""
     plans: RequestPlans = field(init=False)
     """What requests of one key to one model have in common."""
     policy: RoutePolicy = field(init=False)
@@ -117,7 +120,7 @@ class Pipeline:
             if request.memory is not None or request.retrieval is not None:
                 request, references = await self._prepare_conversation(model, request, context, account)
             affinity = find_affinity(request) if model.prefers_prefix and len(model.routes) > 1 else None
-            start = partial(start_generation, request, self.models)
+            start = partial(start_generation, request, self.models, self.documents)
             route = OpenRoute(model, start, context, self.policy, account, affinity)
             async with route as events:
                 citations = None if references is None else CitationCheck(references)
@@ -165,11 +168,14 @@ class Pipeline:
 
 
 async def start_generation(
-    request: GenerationRequest, models: ModelRegistry, route: OpenRoute[AsyncIterator[EventGroup]]
+    request: GenerationRequest,
+    models: ModelRegistry,
+    documents: DocumentTexts | None,
+    route: OpenRoute[AsyncIterator[EventGroup]],
 ) -> AsyncIterator[EventGroup]:
     """Opens the stream of a generation on one route."""
     try:
-        prepared = await prepare(route.engine, request, route.context)
+        prepared = await prepare(route.engine, request, route.context, documents)
     except UnsupportedParameter as error:
         if error.modality is not None:
             error.message += await _name_models(models, error.modality, route.context.actor)

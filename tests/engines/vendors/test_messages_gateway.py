@@ -92,6 +92,7 @@ async def test_turns_with_tools_and_signed_reasoning_reach_each_vendor(name: str
 # --- Anthropic ----------------------------------------------------------------------------------------------
 
 MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
 BILLING = "x-anthropic-billing-header: cc_version=2.1.332; cch=1;"
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "EqQBCk+/sig=="}
 SEARCH: list[Any] = [
@@ -122,6 +123,10 @@ TURNS: list[Any] = [
             }
             | MARK,
             {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "D"}} | MARK,
+            {
+                "type": "document",
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"},
+            },
         ],
     },
     {"role": "system", "content": "E", "a_field_of_tomorrow": 1},

@@ -78,6 +78,17 @@ def read_image_data(data: str, media_type: str, detail: str | None, field: str) 
     return MediaContent(MediaKind.IMAGE, known_type, data, detail=detail, field=field)
 
 
+def read_document_data(data: str, media_type: str, field: str) -> MediaContent:
+    """Reads a document in base64. `field`: the caller's name of the document. Raises InvalidValue."""
+    if media_type.lower() != "application/pdf":
+        raise InvalidValue(
+            f"{field}.media_type must be application/pdf; got {sanitize_key(media_type)}",
+            param=f"{field}.media_type",
+        )
+    _require_base64(data, f"{field}.data")
+    return MediaContent(MediaKind.DOCUMENT, "application/pdf", data, field=field)
+
+
 def read_audio(audio: InputAudioShape, field: str) -> MediaContent:
     """Reads a recording. `field`: the caller's name of the recording. Raises InvalidValue."""
     _require_base64(audio.data, f"{field}.data")

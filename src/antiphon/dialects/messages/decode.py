@@ -12,7 +12,7 @@ from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import name_keywords, read_schema, shorten_names
 from antiphon.dialects.common.decode import require_no_nul
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.media import read_image, read_image_data
+from antiphon.dialects.common.media import read_document_data, read_image, read_image_data
 from antiphon.dialects.common.request_types import BodyShape, CacheControlShape, ImageUrlShape
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.dialects.messages.fields import FIELD_TABLE, MessagesScope
@@ -486,8 +486,13 @@ def _read_content(
         elif isinstance(block, DocumentBlock):
             heading = [f"[{block.title}]"] if block.title else []
             heading += [block.context] if block.context else []
-            text = "\n\n".join([*heading, _read_document(block, path)])
-            yield _read_text(text, block.cache_control)
+            document = _read_document(block, path)
+            if isinstance(document, str):
+                yield _read_text("\n\n".join([*heading, document]), block.cache_control)
+                continue
+            if heading:
+                yield _read_text("\n\n".join(heading), None)
+            yield document
         elif isinstance(block, SearchResultBlock):
             text = "\n\n".join([f"[{block.title}]({block.source})", *(part.text for part in block.content)])
             yield _read_text(text, block.cache_control)
@@ -507,8 +512,8 @@ def _read_image(block: ImageBlock, path: str) -> MediaContent:
     return read_image_data(block.source.data, block.source.media_type, None, f"{path}.source")
 
 
-def _read_document(block: DocumentBlock, path: str) -> str:
-    """Returns the text of a document. Raises UnsupportedParameter for a document that is no text."""
+def _read_document(block: DocumentBlock, path: str) -> str | MediaContent:
+    """Returns the text of a document, or its file. Raises UnsupportedParameter for an address."""
     source = block.source
     if isinstance(source, TextSource):
         return source.data
@@ -516,9 +521,11 @@ def _read_document(block: DocumentBlock, path: str) -> str:
         if isinstance(source.content, str):
             return source.content
         return "\n\n".join(part.text for part in source.content)
-    kind = sanitize_key(source.media_type) if isinstance(source, Base64Source) else "an address"
+    if isinstance(source, Base64Source):
+        return read_document_data(source.data, source.media_type, f"{path}.source")
     raise UnsupportedParameter(
-        f"{path}.source with {kind} is not supported: send the document's text, with a source of type text",
+        f"{path}.source with an address is not supported: send the document itself, with a source of type "
+        "base64 or text",
         param=f"{path}.source",
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from msgspec import convert
 
@@ -73,6 +74,17 @@ async def extract(
         reason = REASONS[stopped.stop].format(seconds=cpu_seconds, mebibytes=limits.memory_bytes >> 20)
         raise build_refusal(file_name, reason) from None
     return convert(result, ExtractedDocument)
+
+
+async def extract_text(data: bytes, media_type: str) -> str:
+    """Returns the text of a document of a message. Raises the errors of `extract`, and UnsupportedMediaType
+    if the reader of its format is not installed."""
+    name = "document"
+    require_readable(name, media_type)
+    with NamedTemporaryFile() as file:
+        await asyncio.to_thread(Path(file.name).write_bytes, data)
+        document = await extract(Path(file.name), name, media_type)
+    return "\n\n".join([page.text for page in document.pages if page.text.strip()])
 
 
 @dataclass(frozen=True, slots=True)

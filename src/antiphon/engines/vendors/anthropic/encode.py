@@ -340,16 +340,21 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
             "to /v1/chat/completions",
             param="prompt",
         )
-    supported = require_supported(request, PARAMETERS, limit_extras(model))
+    original, reasons = prompt.original, model.profile.reasoning is not False
+    if original is not None and original.messages is not prompt.messages:
+        original = None
+    accepting_model = limit_extras(model)
+    if original is not None:  # it reads documents itself
+        modalities = (*model.profile.modalities, str(MediaKind.DOCUMENT))
+        accepting_model = replace(accepting_model, profile=replace(model.profile, modalities=modalities))
+    supported = require_supported(request, PARAMETERS, accepting_model)
     limit = find_token_limit(request.output, model)
     ignored: list[str] = []
     is_streamed = not request.is_buffered or limit > MAX_BUFFERED_OUTPUT
     body: Body = {"model": model.name, "max_tokens": limit}
-    original, reasons = prompt.original, model.profile.reasoning is not False
-    if original is not None and original.messages is prompt.messages:
+    if original is not None:
         body |= encode_original(original, reasons, ignored)
     else:
-        original = None
         body |= encode_messages(prompt, ignored)
         if prompt.tools is not None and prompt.tools.tools:
             body |= encode_tools(prompt.tools)
