@@ -17,9 +17,9 @@ import openai
 import psutil
 import pytest
 
-from benchmarks.make_media_model import write_projector, write_text_model
+from benchmarks.make_media_model import HEARING, write_hearing_projector, write_projector, write_text_model
 from tests.support.certificates import write_certificate
-from tests.support.media_files import draw, list_hostile_images
+from tests.support.media_files import build_wav, draw, list_hostile_images, list_hostile_recordings, record
 from tests.support.server import Server, serving
 
 SETTINGS = """
@@ -31,6 +31,13 @@ fetch_private = true
 name = "owl"
 path = "{folder}/text.gguf"
 mmproj = "{folder}/mmproj.gguf"
+context_length = 2048
+exact = true
+
+[[models]]
+name = "bat"
+path = "{folder}/bat.gguf"
+mmproj = "{folder}/ears.gguf"
 context_length = 2048
 exact = true
 
@@ -95,6 +102,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, host: FileHost) -> Iterator
     folder = tmp_path_factory.mktemp("owl")
     write_text_model(folder / "text.gguf", "qwen2vl")
     write_projector(folder / "mmproj.gguf", "qwen2vl")
+    write_text_model(folder / "bat.gguf", HEARING)
+    write_hearing_projector(folder / "ears.gguf")
     config = folder / "antiphon.toml"
     config.write_text(SETTINGS.format(folder=folder, port=host.port))
     with serving("--config", str(config), env={"SSL_CERT_FILE": str(host.certificate)}) as running:
@@ -194,6 +203,11 @@ def test_every_dialect_shows_the_picture(client: httpx2.Client) -> None:
         "/sgp/v4/chat-completions": old | {"messages": scale},
         "/sgp/v4/completions": old | {"prompt": "Look", "images": [{"image_url": RED}]},
         "/jamai/api/v1/chat/completions": plain | {"messages": show()},
+        "/v1/responses": {
+            "model": "owl",
+            "max_output_tokens": 16,
+            "input": [{"role": "user", "content": [{"type": "input_image", "image_url": RED}]}],
+        },
         "/v1/messages": plain | {"messages": [{"role": "user", "content": blocks}]},
     }
     for path, body in asked.items():
@@ -218,6 +232,30 @@ def test_a_model_without_eyes_says_who_has_them(client: httpx2.Client) -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     deaf = ask(client, [{"role": "user", "content": [sound]}]).json()["error"]
     assert "takes no recordings" in deaf["message"] and deaf["param"] == "messages[0].content[0].input_audio"
+
+
+def test_a_model_with_ears_hears_a_recording(client: httpx2.Client) -> None:
+    def play(data: bytes, kind: str = "wav") -> Any:
+        sound = {"data": base64.b64encode(data).decode(), "format": kind}
+        return [{"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]}]
+
+    reply = ask(client, play(record(2)), "bat")
+    heard, details = read(reply), reply.json()["usage"]["prompt_tokens_details"]
+    assert details["audio_tokens"] > 0 and "image_tokens" not in details
+    assert (
+        read(ask(client, play(record(2)), "bat"))
+        == heard
+        != read(ask(client, play(build_wav(bytes(64_000))), "bat"))
+    )
+    assert client.get("/v1/models/bat").json()["profile"]["modalities"] == ["text", "audio"]
+    for name, said, data, words in list_hostile_recordings():
+        if said in ("wav", "mp3"):
+            refused = ask(client, play(data, said), "bat")
+            assert refused.status_code == 400, (name, refused.text)
+            error = refused.json()["error"]
+            assert words in error["message"], name
+            assert error["param"] == "messages[0].content[0].input_audio", name
+    assert "takes no images" in ask(client, show(), "bat").json()["error"]["message"]
 
 
 def test_a_picture_that_needs_more_than_the_context_is_counted(client: httpx2.Client) -> None:
