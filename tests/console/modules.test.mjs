@@ -7,6 +7,7 @@ const load = (name) => import(new URL(name, APP));
 
 const { readEvents } = await load("lib/sse.js");
 const tree = await load("chat/tree.js");
+const { readFiles } = await load("chat/files.js");
 const { packState, unpackState } = await load("chat/link.js");
 const code = await load("chat/code.js");
 const settings = await load("chat/settings.js");
@@ -74,6 +75,21 @@ test("messages of a request hold calls and their results", () => {
     { role: "assistant", content: "", tool_calls: [{ id: "c1", type: "function", function: { name: "f", arguments: "{}" } }] },
     { role: "tool", tool_call_id: "c1", content: "7" },
   ]);
+});
+
+test("pictures and recordings come before the text", () => {
+  const files = [{ kind: "image", name: "a.png", url: "data:image/png;base64,AA==", format: "" }, { kind: "audio", name: "a.wav", url: "data:audio/wav;base64,BB==", format: "wav" }];
+  assert.deepEqual(tree.buildMessages([{ role: "user", text: "what?", files }], "")[0].content, [
+    { type: "image_url", image_url: { url: "data:image/png;base64,AA==" } }, { type: "input_audio", input_audio: { data: "BB==", format: "wav" } },
+    { type: "text", text: "what?" },
+  ]);
+});
+
+test("a file that the model does not take is named", async () => {
+  const file = (name, type, size = 3) => Object.defineProperty(new File(["abc"], name, { type }), "size", { value: size });
+  await assert.rejects(readFiles([file("a.svg", "image/svg+xml")], ["text", "image"]), /a\.svg is no picture/);
+  await assert.rejects(readFiles([file("a.png", "image/png")], ["text"]), /takes text, and no image/);
+  await assert.rejects(readFiles([file("a.mp3", "audio/mpeg", 9e6)], ["text", "audio"]), /larger/);
 });
 
 test("an export is read back, and a damaged one is refused in words", () => {

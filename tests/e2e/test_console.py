@@ -41,7 +41,7 @@ HOSTILE_TEXT = f"""{HOSTILE}
 {HOSTILE}
 ```"""
 
-PAGES = ("chat", "complete", "compare", "models", "requests", "access", "reference")
+PAGES = ("chat", "complete", "compare", "models", "requests", "usage", "knowledge", "access", "reference")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ async def chromium() -> AsyncIterator[Browser]:
 @pytest.fixture
 async def browser(chromium: Browser) -> AsyncIterator[Browser]:
     """The browser, without what earlier tests left in it."""
+    await chromium.open("about:blank")
     chromium.problems.clear()
     chromium.requests.clear()
     yield chromium
@@ -296,7 +297,8 @@ async def test_a_wrong_key_is_told_and_what_was_typed_stays(
     await open_page(browser, guarded.url)
     await browser.wait_for("document.querySelector('dialog.key[open]')")
     await type_into(browser, "textarea.draft", "typed before")
-    await enter_key(browser, "wrong")
+    await type_into(browser, "dialog.key [name=key]", "wrong")
+    await browser.run("document.querySelector('dialog.key form').requestSubmit()")
     await browser.wait_for("document.querySelector('dialog.key[open] .error')")
     assert "no longer accepts" in await read(browser, "dialog.key .error")
     await enter_key(browser, key)
@@ -343,11 +345,46 @@ async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded:
 
 
 async def test_without_records_a_page_says_what_to_do(browser: Browser, server: Server) -> None:
-    for page in ("requests", "access"):
+    for page in ("requests", "usage", "access"):
         await open_page(browser, server.url, page)
         assert "ANTIPHON_KEYS=true" in await read(browser, f"{page}-page .error")
         assert all("404" in problem for problem in browser.problems)
         browser.problems.clear()
+
+
+async def test_usage_is_charted(browser: Browser, guarded: Server, key: str) -> None:
+    await open_page(browser, guarded.url, "chat", key)
+    await browser.wait_for("document.querySelector('.settings option')")
+    await say(browser, "What is Antiphon?")
+    await browser.run("location.hash = '#/usage'")
+    await browser.wait_for("document.querySelector('usage-page')")
+    for _ in range(100):
+        if await browser.run(
+            "Boolean(document.querySelector('usage-page tbody')?.innerText.includes('cantor'))"
+        ):
+            break
+        await browser.run("document.querySelector('usage-page').refresh()")
+    await browser.wait_for("document.querySelector('usage-page .chart canvas')")
+    assert "cantor" in await read(browser, "usage-page .u-legend")
+
+
+async def test_a_document_is_added_and_found(
+    browser: Browser, guarded: Server, key: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "harbour.md"
+    file.write_text("# Harbour rules\n\nEverybody has 28 days of leave in a year.\n")
+    await open_page(browser, guarded.url, "knowledge", key)
+    await click(browser, "knowledge-page button.primary")
+    await type_into(browser, "knowledge-page [name=name]", "harbour")
+    await browser.run("document.querySelector('knowledge-page form').requestSubmit()")
+    await browser.wait_for("document.querySelector('knowledge-page tbody')?.innerText.includes('harbour')")
+    await browser.run("location.hash = '#/knowledge/harbour'")
+    await browser.wait_for("document.querySelector('knowledge-page .card input[type=file]')")
+    await browser.choose_file("knowledge-page .card input[type=file]", file)
+    await browser.wait_for("document.querySelector('knowledge-page .card .state.ready')")
+    await type_into(browser, "knowledge-page [name=query]", "days of leave")
+    await browser.run("document.querySelector('knowledge-page .card form').requestSubmit()")
+    assert "28 days of leave" in await read(browser, "knowledge-page .results tbody")
 
 
 # --- the reference ---

@@ -8,6 +8,8 @@ const PAGES = [
   { path: "compare", label: "Compare", icon: icon("columns-3"), load: () => import("./pages/compare.js") },
   { path: "models", label: "Models", icon: icon("box"), load: () => import("./pages/models.js") },
   { path: "requests", label: "Requests", icon: icon("list-tree"), load: () => import("./pages/requests.js") },
+  { path: "usage", label: "Usage", icon: icon("chart-line"), load: () => import("./pages/usage.js") },
+  { path: "knowledge", label: "Knowledge", icon: icon("library-big"), load: () => import("./pages/knowledge.js") },
   { path: "access", label: "Access", icon: icon("key-round"), load: () => import("./pages/access.js") },
   { path: "reference", label: "Reference", icon: icon("book-open"), load: () => import("./pages/reference.js") },
 ];

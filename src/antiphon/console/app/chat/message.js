@@ -70,9 +70,11 @@ class MessageView extends View {
       return html`<token-view .tokens=${node.tokens} .version=${node.tokens.length} ?canContinue=${!this.isRunning}
         @alternative=${(/** @type {CustomEvent} */ event) => this.act("continue", event.detail)}></token-view>`;
     }
+    const files = (node.files ?? []).filter(({ url }) => /^data:(image|audio)\//.test(url)).map(({ kind, url, name }) => kind === "image"
+      ? html`<img class="attached" src=${url} alt=${name}>` : html`<audio controls src=${url} aria-label=${name}></audio>`);
     return node.role === "assistant" && this.isNear
       ? html`<div class="markdown"></div>`
-      : html`<div class="plain">${node.text}</div>`;
+      : html`${files}<div class="plain">${node.text}</div>`;
   }
 
   updated() {

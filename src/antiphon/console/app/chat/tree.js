@@ -4,7 +4,7 @@
  *
  * @typedef {{id: string, parent: string | null, role: "user" | "assistant" | "tool", text: string, reasoning?: string,
  *   calls?: {id: string, name: string, arguments: string}[], callId?: string, tokens?: import("../tokens.js").Token[],
- *   facts?: Facts, error?: {message: string, requestId: string | null} | null, prefix?: string}} Node
+ *   files?: import("./files.js").Attached[], facts?: Facts, error?: {message: string, requestId: string | null} | null, prefix?: string}} Node
  * @typedef {{model: string, requestId: string | null, promptTokens?: number, cachedTokens?: number, outputTokens?: number,
  *   firstMs?: number, totalMs?: number, finish?: string | null, route?: string | null, ignored?: string | null,
  *   body?: any, references?: any}} Facts
@@ -69,7 +69,7 @@ export function buildMessages(path, system) {
   const messages = system.trim() ? [{ role: "system", content: system }] : [];
   for (const node of path) {
     if (node.role === "tool") messages.push({ role: "tool", tool_call_id: node.callId, content: node.text });
-    else if (node.role === "user") messages.push({ role: "user", content: node.text });
+    else if (node.role === "user") messages.push({ role: "user", content: node.files?.length ? buildParts(node) : node.text });
     else {
       /** @type {any} */
       const message = { role: "assistant", content: node.text };
@@ -82,6 +82,14 @@ export function buildMessages(path, system) {
     }
   }
   return messages;
+}
+
+/** Returns a text with its pictures and recordings. @param {Node} node */
+function buildParts({ text, files = [] }) {
+  const parts = files.map(({ kind, url, format }) => kind === "image"
+    ? { type: "image_url", image_url: { url } }
+    : { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } });
+  return text ? [...parts, { type: "text", text }] : parts;
 }
 
 /** Returns a title for a list. @param {Tree} tree */

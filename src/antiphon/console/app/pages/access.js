@@ -90,7 +90,7 @@ class AccessPage extends View {
     const keys = this.data?.keys ?? [];
     return html`<div class="row"><button class="primary" @click=${() => this.open("key")}>${icon("plus")} Create a key</button></div>
       ${this.form === "key" ? this.renderKeyForm() : nothing}
-      ${keys.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Key</th><th>Note</th><th>Kind</th><th>Project</th><th>Models</th><th>Ends</th><th></th></tr></thead>
+      ${keys.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr><th>Key</th><th>Note</th><th>Kind</th><th>Project</th><th>Models</th><th>Ends</th><th></th></tr></thead>
         <tbody>${keys.map((key) => html`<tr class=${key.revoked_at ? "ended" : ""}><td><code>${key.prefix}</code></td><td>${key.note}</td><td>${key.kind.replace("_", " ")}</td>
           <td>${this.nameProject(key.project)}</td><td>${key.models?.join(", ") ?? "all"}</td>
           <td>${key.revoked_at ? `ended ${formatDay(key.revoked_at)}` : key.expires_at ? formatDay(key.expires_at) : "–"}</td>
@@ -195,7 +195,7 @@ class AccessPage extends View {
       keys.find((each) => each.id === limit.target)?.note ?? limit.target;
     return html`<div class="row"><button class="primary" @click=${() => this.open("limit")}>${icon("plus")} Set a limit</button></div>
       ${this.form === "limit" ? this.renderLimitForm() : nothing}
-      ${limits.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Applies to</th><th>Measure</th><th class="number">Amount</th><th>Per</th><th>Used</th><th>Models</th><th></th></tr></thead>
+      ${limits.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr><th>Applies to</th><th>Measure</th><th class="number">Amount</th><th>Per</th><th>Used</th><th>Models</th><th></th></tr></thead>
         <tbody>${limits.map((limit) => html`<tr><td>${limit.subject} ${nameTarget(limit)}</td><td>${limit.measure}</td><td class="number">${showAmount(limit, limit.amount)}</td><td>${limit.window ?? "–"}</td>
           <td>${limit.remaining === undefined ? "–" : html`<meter min="0" max=${limit.amount || 1} high=${limit.amount * 0.9} .value=${limit.amount - limit.remaining}></meter> ${showAmount(limit, limit.amount - limit.remaining)}`}</td>
           <td>${limit.models ?? "all"}</td><td class="row end"><button class="quiet" @click=${async () => {
@@ -231,7 +231,7 @@ class AccessPage extends View {
 
   renderAudit() {
     const audit = this.data?.audit ?? [];
-    return audit.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Time</th><th>Who</th><th>What</th><th>About</th><th>Before and after</th></tr></thead>
+    return audit.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr><th>Time</th><th>Who</th><th>What</th><th>About</th><th>Before and after</th></tr></thead>
       <tbody>${audit.map((entry) => html`<tr><td>${formatTime(entry.at)}</td><td>${entry.actor}</td><td>${entry.action}</td><td>${entry.about || entry.target}</td>
         <td>${(entry.changes ?? []).map((/** @type {any} */ each) => html`<div><code>${each.field}</code>: ${each.before ?? "–"} → ${each.after ?? "–"}</div>`)}</td></tr>`)}</tbody></table></div>`
       : html`<p class="muted">You see no changes. The operator sees those of all projects.</p>`;

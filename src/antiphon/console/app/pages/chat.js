@@ -1,5 +1,6 @@
 import { html, live, nothing, repeat } from "../../vendor/lit.js";
 import "../chat/code_dialog.js";
+import { readFiles } from "../chat/files.js";
 import { packState, unpackState } from "../chat/link.js";
 import "../chat/message.js";
 import { listModels, loadModel } from "../chat/models.js";
@@ -20,7 +21,7 @@ class ChatPage extends View {
   static properties = {
     rest: { attribute: false }, query: { attribute: false }, conversations: { state: true }, current: { state: true }, models: { state: true },
     model: { state: true }, problem: { state: true }, running: { state: true }, version: { state: true }, draft: { state: true },
-    withTokens: { state: true }, side: { state: true }, prompt: { state: true }, note: { state: true },
+    withTokens: { state: true }, files: { state: true }, side: { state: true }, prompt: { state: true }, note: { state: true },
   };
 
   constructor() {
@@ -41,6 +42,8 @@ class ChatPage extends View {
     this.running = null;
     this.version = 0;
     this.draft = "";
+    /** @type {import("../chat/files.js").Attached[]} of the message that is written */
+    this.files = [];
     /** @type {Set<string>} ids of messages that show their tokens */
     this.withTokens = new Set();
     this.side = "";
@@ -154,11 +157,12 @@ class ChatPage extends View {
   async send() {
     await this.loaded;
     const text = this.draft.trim();
-    if (this.running || (!text && !listPath(this.current.tree).length)) return;
+    const { files } = this;
+    if (this.running || (!text && !files.length && !listPath(this.current.tree).length)) return;
     this.note = "";
     const { tree } = this.current;
-    if (!text) return this.answer(tree.leaf);
-    const [grown, node] = add(tree, { role: "user", text, parent: tree.leaf });
+    if (!text && !files.length) return this.answer(tree.leaf);
+    const [grown, node] = add(tree, { role: "user", text, parent: tree.leaf, ...(files.length ? { files } : {}) });
     if (!(await this.answer(node.id, grown))) return;
     this.draft = "";
   }
@@ -189,6 +193,7 @@ class ChatPage extends View {
     this.useTree(grown, false);
     this.followsEnd = true;
     this.draft = "";
+    this.files = [];
     const stop = new AbortController();
     this.running = { id: node.id, stop };
     const conversation = this.current.id;
@@ -223,7 +228,7 @@ class ChatPage extends View {
     if (action === "show") await this.useTree(show(tree, detail.id));
     else if (action === "again" && !this.running) await this.answer(node.parent);
     else if (action === "edit") {
-      const [grown, added] = add(tree, { role: node.role, text: detail.text, parent: node.parent, calls: node.calls });
+      const [grown, added] = add(tree, { role: node.role, text: detail.text, parent: node.parent, calls: node.calls, files: node.files });
       if (node.role === "user" && !this.running) await this.answer(added.id, grown);
       else await this.useTree(grown);
     } else if (action === "result" && !this.running) {
@@ -242,12 +247,27 @@ class ChatPage extends View {
     } else if (action === "code") /** @type {any} */ (this.querySelector("code-dialog")).open(PATH, node.facts.body);
     else if (action === "prompt") await this.showPrompt(node);
     else if (action === "link") {
-      const messages = listPath(tree, node.parent).map(({ role, text, calls, callId }) => ({ role, text, calls, callId }));
+      const messages = listPath(tree, node.parent).map(({ role, text, calls, callId, files }) => ({ role, text, calls, callId, files }));
       const link = new URL(`#/chat?state=${await packState({ settings, messages })}`, document.baseURI);
       await copyText(link.href);
       this.note = "The link is copied. Its state is in the part after #, which no server sees.";
     } else if (action === "remove" && (await confirmAction("Remove this message and what follows it?", "Remove"))) {
       await this.useTree(remove(tree, node.id));
+    }
+  }
+
+  /** Returns what the model takes besides text. */
+  listModalities() {
+    return /** @type {string[]} */ (this.model.profile?.modalities ?? ["text"]);
+  }
+
+  /** @param {Iterable<File>} files */
+  async attach(files) {
+    try {
+      this.files = [...this.files, ...(await readFiles([...files], this.listModalities()))];
+      this.problem = null;
+    } catch (problem) {
+      this.problem = asError(problem);
     }
   }
 
@@ -307,9 +327,14 @@ class ChatPage extends View {
           ${repeat(path, (/** @type {any} */ node) => node.id, (/** @type {any} */ node) => this.renderMessage(node))}
         </div>
         ${showError(this.problem)}${this.note ? html`<p class="muted small" role="status">${this.note}</p>` : nothing}
-        <form class="composer" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); this.send(); }}>
+        ${this.files.length ? html`<ul class="files">${this.files.map((file, index) => html`<li>${file.kind === "image" ? html`<img src=${file.url} alt=${file.name}>` : file.name}
+          <button class="quiet" aria-label="Remove ${file.name}" @click=${() => { this.files = this.files.filter((_, other) => other !== index); }}>${icon("x")}</button></li>`)}</ul>` : nothing}
+        <form class="composer" @dragover=${(/** @type {Event} */ event) => event.preventDefault()} @drop=${(/** @type {DragEvent} */ event) => { event.preventDefault(); this.attach(event.dataTransfer?.files ?? []); }} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); this.send(); }}>
           <textarea class="draft" rows="2" aria-label="Message" placeholder="Write a message. Ctrl+Enter sends it." .value=${live(this.draft)}
-            @input=${(/** @type {any} */ event) => { this.draft = event.target.value; }} @keydown=${this.sendByKey}></textarea>
+            @input=${(/** @type {any} */ event) => { this.draft = event.target.value; }} @keydown=${this.sendByKey}
+            @paste=${(/** @type {ClipboardEvent} */ event) => { if (event.clipboardData?.files.length) { event.preventDefault(); this.attach(event.clipboardData.files); } }}></textarea>
+          ${this.listModalities().length > 1 ? html`<label class="button" title="Attach pictures or recordings">${icon("paperclip")}<input type="file" multiple hidden aria-label="Attach"
+            @change=${(/** @type {any} */ event) => { this.attach(event.target.files); event.target.value = ""; }}></label>` : nothing}
           ${this.running ? html`<button type="button" class="danger" @click=${() => this.running?.stop.abort()}>${icon("square")} Stop</button>`
             : html`<button class="primary">${icon("send-horizontal")} ${this.draft.trim() || !path.length || path.at(-1)?.role === "assistant" ? "Send" : "Answer"}</button>`}
         </form>

@@ -107,7 +107,7 @@ class RequestsPage extends View {
       <label>Request id <input .value=${this.filter.request_id} placeholder="req-…" @change=${(/** @type {any} */ event) => this.choose({ request_id: event.target.value.trim() })}></label>
       <span class="grow"></span><button @click=${() => this.load()}>${icon("refresh-cw")} Refresh</button>
       <button ?disabled=${!entries.length} @click=${() => saveFile("requests.csv", writeCsv(entries), "text/csv")}>${icon("download")} CSV</button></form>
-      ${entries.length ? html`<div class="scroll"><table class="list"><thead><tr>${column("Time", "at_ms")}${column("Model", "model")}${column("Status", "status")}
+      ${entries.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr>${column("Time", "at_ms")}${column("Model", "model")}${column("Status", "status")}
         ${column("Prompt", "prompt_tokens", true)}${column("Output", "output_tokens", true)}${column("First token", "ttft_ms", true)}${column("Total", "total_ms", true)}
         ${column("Cost", "cost_nano", true)}${column("Request", "request_id")}</tr></thead>
       <tbody>${entries.map((entry) => html`<tr class=${entry.request_id === this.rest[0] ? "current" : ""}>
