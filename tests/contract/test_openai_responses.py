@@ -1,11 +1,10 @@
 """OpenAI's own client calls /v1/responses of a local model: answers, streams, parsed output, two turns with
-tools, and errors. The same conversation by the three APIs is one prompt and one answer."""
+tools, and errors."""
 
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import httpx2
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -150,87 +149,3 @@ def test_errors_are_the_clients_own(client: openai.OpenAI, scripted: Scripted) -
         stream = other.responses.create(model=scripted.model, input="die midway", stream=True)
         response = check_events([dump(event) for event in stream])
     assert response["error"] == {"code": "server_error", "message": "the engine's process ended"}
-
-
-def test_the_three_apis_make_one_prompt_and_one_answer(cantor: Target) -> None:
-    """The same conversation gives the same tokens and the same usage."""
-    chat_tool: Any = {"type": "function", "function": {name: TOOL[name] for name in ("name", "description")}}
-    chat_tool["function"]["parameters"] = CITY
-    anthropic_tool = {"name": TOOL["name"], "description": TOOL["description"], "input_schema": CITY}
-    arguments = '{"city": "Berlin"}'
-    call = {"id": "call-1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
-    usual = {"model": "cantor", "temperature": 0}
-    with httpx2.Client(base_url=cantor.base_url, timeout=60) as client:
-        chat = client.post(
-            "/chat/completions",
-            json=usual
-            | {
-                "max_tokens": 30,
-                "tools": [chat_tool],
-                "messages": [
-                    {"role": "system", "content": "Be short."},
-                    {"role": "user", "content": QUESTION},
-                    {"role": "assistant", "content": "Looking.", "tool_calls": [call]},
-                    {"role": "tool", "tool_call_id": "call-1", "content": "rain"},
-                ],
-            },
-        ).json()
-        response = client.post(
-            "/responses",
-            json=usual
-            | {
-                "max_output_tokens": 30,
-                "tools": [TOOL],
-                "instructions": "Be short.",
-                "input": [
-                    {"role": "user", "content": QUESTION},
-                    {"role": "assistant", "content": "Looking."},
-                    {
-                        "type": "function_call",
-                        "call_id": "call-1",
-                        "name": "get_weather",
-                        "arguments": arguments,
-                    },
-                    {"type": "function_call_output", "call_id": "call-1", "output": "rain"},
-                ],
-            },
-        ).json()
-        message = client.post(
-            "/messages",
-            json=usual
-            | {
-                "max_tokens": 30,
-                "tools": [anthropic_tool],
-                "system": "Be short.",
-                "messages": [
-                    {"role": "user", "content": QUESTION},
-                    {
-                        "role": "assistant",
-                        "content": [
-                            {"type": "text", "text": "Looking."},
-                            {
-                                "type": "tool_use",
-                                "id": "call-1",
-                                "name": "get_weather",
-                                "input": {"city": "Berlin"},
-                            },
-                        ],
-                    },
-                    {
-                        "role": "user",
-                        "content": [{"type": "tool_result", "tool_use_id": "call-1", "content": "rain"}],
-                    },
-                ],
-            },
-        ).json()
-    texts = [
-        chat["choices"][0]["message"]["content"],
-        "".join(part["text"] for part in response["output"][0]["content"]),
-        "".join(block.get("text", "") for block in message["content"]),
-    ]
-    assert texts[0] == texts[1] == texts[2] != ""
-    usage = message["usage"]
-    prompt = usage["input_tokens"] + usage["cache_read_input_tokens"]
-    assert chat["usage"]["prompt_tokens"] == response["usage"]["input_tokens"] == prompt
-    output = response["usage"]["output_tokens"]
-    assert chat["usage"]["completion_tokens"] == output == usage["output_tokens"]
