@@ -155,9 +155,12 @@ class ContextLengthExceeded(RequestError):
         param: str | None = None,
         retry_after: float | None = None,
         cause: str | None = None,
+        lengths: tuple[int, int] | None = None,
     ) -> None:
         text = message if OVERFLOW_WORDS in message else f"{message} {OVERFLOW_WORDS}."
         super().__init__(text, param=param, retry_after=retry_after, cause=cause)
+        self.lengths = lengths
+        """The tokens of the prompt, at least, and the most that it can have; None if they are unknown."""
 
 
 class PreviousResponseNotFound(RequestError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from antiphon.domain.values import replace
 from antiphon.errors import (
     AuthenticationFailed,
     BodyTooLarge,
+    ContextLengthExceeded,
     DeadlineExceeded,
     EngineBusy,
     InvalidValue,
@@ -267,6 +269,22 @@ def test_errors_have_the_types_that_clients_know(error, status, name):
         "error": {"type": name, "message": error.message},
         "request_id": "req-1",
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ContextLengthExceeded("Shorten it.", lengths=(9000, 8191)),
+            r"prompt is too long: 9000 tokens > 8191 maximum\. Shorten it\. ",
+        ),
+        (ContextLengthExceeded("Shorten it."), r"prompt is too long\. Shorten it\. "),
+        (ContextLengthExceeded("the vendor: prompt is too long: 9 tokens > 8 maximum"), "the vendor: prompt"),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_in_anthropics_words(error, message):
+    """LangChain and pydantic-ai know the error by the words; Claude Code reads both numbers."""
+    assert re.match(message, json.loads(encode_error(error))["error"]["message"])
 
 
 def test_a_broken_stream_ends_with_an_error():

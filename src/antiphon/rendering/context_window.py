@@ -251,15 +251,13 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, model_info: Mod
     if max_tokens is not None and max_tokens < (0 if output.echo else 1):
         raise InvalidValue("max_tokens must be at least 1, or 0 together with echo", param="max_tokens")
     if free_tokens < (0 if max_tokens == 0 else 1):
-        limit_text = (
-            f"{context_length}."
-            if max_tokens == 0
-            else f"{context_length - 1}, so that one can be generated."
-        )
+        limit = context_length if max_tokens == 0 else context_length - 1
+        limit_text = f"{limit}." if max_tokens == 0 else f"{limit}, so that one can be generated."
         raise ContextLengthExceeded(
             f"{context_sentence(model_info)} However, your {prompt_name} resulted in {token_count} tokens. "
             f"Please reduce the length of the {prompt_name} to at most {limit_text}",
             param=blame_field(prompt, _measure_tokens(tokens, model_info)),
+            lengths=(token_count, limit),
         )
     if max_tokens is not None and max_tokens > free_tokens and output.overflow is Overflow.SHORTEN:
         max_tokens = free_tokens

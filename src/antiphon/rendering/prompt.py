@@ -178,6 +178,7 @@ def require_possible(
             f"{least_tokens} tokens. "
             f"Please reduce the length of the {prompt_name}.",
             param=blame_field(prompt, (size,)),
+            lengths=(least_tokens, model_info.info.context_length - 1),
         )
 
 

@@ -53,7 +53,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import OWN_SIGNATURE, ToolCall
 from antiphon.domain.stored_responses import SealedReasoning
-from antiphon.errors import AntiphonError, ProviderBroken
+from antiphon.errors import AntiphonError, ContextLengthExceeded, ProviderBroken
 
 ID_PREFIX = "msg_"
 
@@ -80,6 +80,10 @@ ERROR_TYPES: Mapping[int, str] = MappingProxyType(
 """The type of an error by its status. Others below 500 are invalid_request_error, and from 500 on
 api_error."""
 
+OVERFLOW_START = "prompt is too long"
+"""How Anthropic's error for a prompt that is too long begins. Clients know the error by these words, and
+Claude Code reads the two numbers after them."""
+
 NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 Seal = Callable[[SealedReasoning], str]
@@ -91,7 +95,11 @@ def encode_error(error: AntiphonError, request_id: str | None = None) -> bytes:
     """Encodes an error."""
     fallback = "api_error" if error.status >= 500 else "invalid_request_error"
     error_type = ERROR_TYPES.get(error.status, fallback)
-    return _encode(ErrorAnswer(ErrorBody(error_type, error.message), request_id))
+    message = error.message
+    if isinstance(error, ContextLengthExceeded) and OVERFLOW_START not in message:
+        numbers = "" if error.lengths is None else ": {} tokens > {} maximum".format(*error.lengths)
+        message = f"{OVERFLOW_START}{numbers}. {message}"
+    return _encode(ErrorAnswer(ErrorBody(error_type, message), request_id))
 
 
 def encode_event(event: StreamEvent) -> bytes:
