@@ -46,8 +46,8 @@ AGENT_TESTS := tests/contract/agents
 IMPORTS_fireworks := fireworks
 IMPORTS_fireworks-client := fireworks.client
 IMPORTS_jamai := jamaibase
-IMPORTS_pydantic-ai := pydantic_ai.embeddings.openai, pydantic_ai.models.openai
-IMPORTS_sdks := instructor, langchain_openai, litellm, llama_index.core.agent.workflow, llama_index.llms.openai_like
+IMPORTS_pydantic-ai := agents, pydantic_ai.embeddings.openai, pydantic_ai.models.anthropic, pydantic_ai.models.openai
+IMPORTS_sdks := instructor, langchain_anthropic, langchain_openai, litellm, llama_index.core.agent.workflow, llama_index.llms.openai_like
 IMPORTS_sgp := scale_gp
 IMPORTS_vendors := anthropic, google.genai
 

@@ -126,6 +126,11 @@ SCENARIOS = {
     "ai_sdk_openai@responses": Client(NODE, "node/scenarios.mjs"),
     "langchain@responses": SDKS,
     "pydantic_ai@responses": Client("pydantic-ai/bin/python", "sdks/drive.py"),
+    "openai_agents@responses": Client("pydantic-ai/bin/python", "sdks/drive.py"),
+    "npm_openai@responses": Client(NODE, "node/scenarios.mjs"),
+    "langchain@messages": SDKS,
+    "pydantic_ai@messages": Client("pydantic-ai/bin/python", "sdks/drive.py"),
+    "npm_anthropic@messages": Client(NODE, "node/scenarios.mjs"),
 }
 """The clients that run the scenarios of tests/contract/sdks, and where each one lives."""
 

@@ -1,7 +1,8 @@
-"""The openai client takes three tool turns with a vendor's model. It sends each message back as it came, and
-the vendor gets its blocks of reasoning and its signatures back unchanged, buffered and streamed."""
+"""The clients of OpenAI and Anthropic take three tool turns with a vendor's model. They send each answer back
+as it came, and the vendor gets its blocks of reasoning and its signatures back unchanged, buffered and
+streamed."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import openai
@@ -19,6 +20,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, GenerationRequest
+from tests.contract.clients import run_scenarios
 from tests.contract.conftest import serve_engine
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble
 
@@ -81,14 +83,39 @@ def test_three_turns_return_what_the_vendor_sent(
             {"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in message.tool_calls
         ]
     assert ask(client, messages).content == "Rain."
+    expect_own_blocks(engine)
+    assert [request.is_buffered for request in engine.requests] == [ask is ask_whole] * (TURNS + 1)
+
+
+@pytest.mark.parametrize("scenario", ["think", "stream_think"])
+def test_npms_anthropic_returns_what_the_vendor_sent(
+    vendor: tuple[openai.OpenAI, VendorDouble], scenario: str
+) -> None:
+    client, engine = vendor
+    run = ("npm_anthropic@messages", scenario)
+    found = run_scenarios(str(client.base_url).rstrip("/"), "scripted", [run])[run]
+    assert "result" in found, found["error"]
+    assert found["result"]["text"] == "Rain."
+    thinking = [block for turn in found["result"]["blocks"] for block in turn if block["type"] == "thinking"]
+    assert [block["thinking"] for block in thinking if block["thinking"]] == ["Turn 0.", "Turn 1.", "Turn 2."]
+    expect_own_blocks(engine, kept=("type", "thinking", "signature", "data"))
+    assert [request.is_buffered for request in engine.requests] == [scenario == "think"] * (TURNS + 1)
+
+
+def expect_own_blocks(engine: VendorDouble, kept: Collection[str] = ()) -> None:
+    """Checks that the last request has what the engine sent in each turn before. `kept`: the fields of blocks
+    that Messages has; by default all."""
     (prompt,) = engine.requests[-1].prompts
     assert isinstance(prompt, Conversation)
     turns = [each for each in prompt.messages if each.role is Role.ASSISTANT]
     for at, turn in enumerate(turns):
         sent = answer(engine.requests[at])
-        assert list(turn.thinking_blocks) == [each.block for each in sent if isinstance(each, ThinkingBlock)]
+        blocks = [each.block for each in sent if isinstance(each, ThinkingBlock)]
+        assert strip(turn.thinking_blocks, kept) == strip(blocks, kept)
         assert [call.signature for call in turn.tool_calls] == [f"call+/{at}==", None]
         assert turn.reasoning == f"Turn {at}."
-    assert len(turns) == TURNS and [request.is_buffered for request in engine.requests] == [
-        ask is ask_whole
-    ] * (TURNS + 1)
+    assert len(turns) == TURNS
+
+
+def strip(blocks: Iterable[Mapping[str, Any]], kept: Collection[str]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in block.items() if not kept or name in kept} for block in blocks]

@@ -1,8 +1,10 @@
-"""LangChain's ChatOpenAI and OpenAIEmbeddings."""
+"""LangChain's ChatOpenAI, ChatAnthropic and OpenAIEmbeddings."""
 
 from typing import Any
 
+from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -23,7 +25,16 @@ from tests.contract.sdks.scenario import (
 )
 
 
-def chat(endpoint: Endpoint) -> ChatOpenAI:
+def chat(endpoint: Endpoint) -> BaseChatModel:
+    if endpoint.api == "messages":
+        return ChatAnthropic(
+            model=endpoint.model,
+            base_url=endpoint.root_url,
+            api_key=SecretStr(KEY),
+            max_retries=0,
+            timeout=50,
+            **USUAL,
+        )
     return ChatOpenAI(
         model=endpoint.model,
         base_url=endpoint.base_url,
@@ -63,7 +74,7 @@ def stream_tools(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def follow_calls(
-    endpoint: Endpoint, stream: bool, last: dict[str, str] | None = None, **fields: Any
+    endpoint: Endpoint, stream: bool, last: dict[str, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """Two turns; `last` are fields of the second turn alone."""
     weather = Weather()
@@ -83,7 +94,7 @@ METHODS = ("json_schema", "function_calling")
 def structure(endpoint: Endpoint) -> dict[str, Any]:
     return {
         method: chat(endpoint)
-        .with_structured_output(Person, method=method)
+        .with_structured_output(endpoint.form, method=method)
         .invoke(PERSON_QUESTION)
         .model_dump()
         for method in METHODS
@@ -91,14 +102,21 @@ def structure(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def structure_beside_tools(endpoint: Endpoint) -> dict[str, Any]:
-    found = follow_calls(endpoint, stream=False, last=NO_MORE, response_format=Person, strict=True)
+    fields: dict[str, Any] = {"response_format": Person, "strict": True}
+    last: dict[str, Any] = NO_MORE
+    if endpoint.api == "messages":
+        form = {"type": "json_schema", "schema": endpoint.form.model_json_schema()}
+        fields, last = {"output_config": {"format": form}}, {"tool_choice": {"type": "none"}}
+    found = follow_calls(endpoint, stream=False, last=last, **fields)
     return {"cities": found["cities"], "person": Person.model_validate_json(found["text"]).model_dump()}
 
 
 def stream_structure(endpoint: Endpoint) -> dict[str, Any]:
     found = {}
     for method in METHODS:
-        pieces = list(chat(endpoint).with_structured_output(Person, method=method).stream(PERSON_QUESTION))
+        pieces = list(
+            chat(endpoint).with_structured_output(endpoint.form, method=method).stream(PERSON_QUESTION)
+        )
         found[method] = {"pieces": len(pieces), "person": pieces[-1].model_dump()}
     return found
 

@@ -7,7 +7,11 @@ from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.embeddings import Embedder
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
 from pydantic_ai.exceptions import ModelContextWindowExceededError
+from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.contract.sdks.scenario import (
@@ -19,19 +23,28 @@ from tests.contract.sdks.scenario import (
     USUAL,
     WEATHER_QUESTION,
     Endpoint,
-    Person,
     Weather,
     describe_error,
 )
 
-OUTPUTS = {"native": NativeOutput(Person), "tool": ToolOutput(Person)}
+KINDS = {"native": NativeOutput, "tool": ToolOutput}
+
+
+def make_model(endpoint: Endpoint) -> Model:
+    if endpoint.api == "messages":
+        # It knows by their names which models keep a schema, so it is told of this one.
+        return AnthropicModel(
+            endpoint.model,
+            provider=AnthropicProvider(base_url=endpoint.root_url, api_key=KEY),
+            profile=ModelProfile(supports_json_schema_output=True),
+        )
+    kind = OpenAIResponsesModel if endpoint.api == "responses" else OpenAIChatModel
+    return kind(endpoint.model, provider=OpenAIProvider(base_url=endpoint.base_url, api_key=KEY))
 
 
 def make_agent(endpoint: Endpoint, **fields: Any) -> Agent[None, Any]:
-    provider = OpenAIProvider(base_url=endpoint.base_url, api_key=KEY)
     settings = {"model_settings": USUAL} | fields
-    kind = OpenAIResponsesModel if endpoint.api == "responses" else OpenAIChatModel
-    return Agent(kind(endpoint.model, provider=provider), retries=0, **settings)
+    return Agent(make_model(endpoint), retries=0, **settings)
 
 
 def talk(endpoint: Endpoint) -> list[str]:
@@ -76,8 +89,10 @@ def follow_calls(endpoint: Endpoint, stream: bool, **fields: Any) -> dict[str, A
 
 def structure(endpoint: Endpoint) -> dict[str, Any]:
     return {
-        kind: make_agent(endpoint, output_type=output).run_sync(PERSON_QUESTION).output.model_dump()
-        for kind, output in OUTPUTS.items()
+        name: make_agent(endpoint, output_type=kind(endpoint.form))
+        .run_sync(PERSON_QUESTION)
+        .output.model_dump()
+        for name, kind in KINDS.items()
     }
 
 
@@ -85,14 +100,14 @@ def structure_beside_tools(endpoint: Endpoint) -> dict[str, Any]:
     found = follow_calls(
         endpoint,
         stream=False,
-        output_type=OUTPUTS["native"],
+        output_type=NativeOutput(endpoint.form),
         model_settings=lambda context: USUAL | (NO_MORE if context.run_step > 1 else {}),
     )
     return {"cities": found["cities"], "person": found["text"].model_dump()}
 
 
 def stream_structure(endpoint: Endpoint) -> dict[str, Any]:
-    return {kind: asyncio.run(_stream(endpoint, output)) for kind, output in OUTPUTS.items()}
+    return {name: asyncio.run(_stream(endpoint, kind(endpoint.form))) for name, kind in KINDS.items()}
 
 
 async def _stream(endpoint: Endpoint, output: Any) -> dict[str, Any]:

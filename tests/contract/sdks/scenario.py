@@ -1,7 +1,7 @@
 """What every client is asked to do: the same questions, the same tool, the same form of an answer."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,7 +23,17 @@ class Endpoint:
     base_url: str
     model: str
     api: str = "chat"
-    """`responses` for the Responses API."""
+    """`responses` for the Responses API, `messages` for the Messages API."""
+
+    @property
+    def root_url(self) -> str:
+        """What clients of the Messages API add their paths to."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
+    def form(self) -> "type[Person]":
+        """The form of an answer."""
+        return ListedPerson if self.api == "messages" else Person
 
 
 class Person(BaseModel):
@@ -33,6 +43,13 @@ class Person(BaseModel):
 
     name: str = Field(max_length=12)
     age: int = Field(ge=0, le=120)
+
+
+class ListedPerson(Person):
+    """Clients of Anthropic move bounds, which it does not keep, into descriptions, so this form has none."""
+
+    name: Literal["Ada", "Grace"]
+    age: Literal[36, 85]
 
 
 WEATHER: dict[str, Any] = {
