@@ -19,7 +19,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.store.base import LAST_BACKUP
 from antiphon.telemetry.exposition import Totals
-from antiphon.telemetry.metrics import Metrics
+from antiphon.telemetry.metrics import MAX_FIELDS, OTHER_FIELDS, Metrics
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 from tests.support.waiting import await_until
@@ -253,3 +253,29 @@ async def test_a_process_without_its_coordinator_reports_not_ready():
         async with serving_edge(shared) as (port, _):
             reply = await replace(served, port=port).ask("/health/ready")
             assert (reply.status, reply.json()) == (200, {"status": "ok", "coordinator": "unavailable"})
+
+
+async def test_unknown_fields_of_agents_are_counted_by_names_up_to_a_bound():
+    """Agents send new fields every few weeks; a caller can invent any number."""
+    path, body = "/v1/responses", {"model": "m", "input": "Hi"}
+    message = {"role": "user", "content": [{"type": "text", "text": "Hi", "tomorrow": 1}]}
+    async with serving() as served:
+        for _ in range(2):
+            assert (await served.ask(path, body | {"a_new_field": 1})).status == 200
+        messages = {"model": "m", "max_tokens": 8, "messages": [message]}
+        assert (await served.ask("/v1/messages", messages)).status == 200
+        odd = {CANARY: 1, "x" * 60: 1, "two words": 1}
+        assert (await served.ask(path, body | odd)).status == 200
+        for number in range(100):
+            assert (await served.ask(path, body | {f"invented_{number}": 1})).status == 200
+        page = (await served.ask("/metrics")).body.decode()
+    (family,) = [
+        family for family in text_string_to_metric_families(page) if family.name == "antiphon_unused_fields"
+    ]
+    counts = {(sample.labels["dialect"], sample.labels["field"]): sample.value for sample in family.samples}
+    assert counts["responses", "a_new_field"] == 2
+    assert counts["messages", "messages[].content[].tomorrow"] == 1
+    assert counts["responses", "invented_0"] == 1
+    assert counts["responses", OTHER_FIELDS] > 50 and len(counts) == MAX_FIELDS
+    assert sum(counts.values()) == 2 + 1 + 3 + 100
+    assert CANARY not in page

@@ -433,6 +433,9 @@ class Services(Protocol):
         """Returns a context manager that gives the events of one generation. Raises ModelNotFound or
         PermissionDenied immediately, and other errors while the events are read."""
 
+    def count_unused(self, dialect: str, names: Sequence[str]) -> None:
+        """Counts the fields of a request that the server does not use, for the operator's metrics."""
+
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Returns the vectors of texts."""
 

@@ -2,7 +2,7 @@
 dialect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
@@ -115,6 +115,9 @@ class ServerServices:
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[EventGroup]]:
         return self._pipeline.run(request, context)
+
+    def count_unused(self, dialect: str, names: Sequence[str]) -> None:
+        self._app_state.metrics.count_unused(dialect, names)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         return await self._pipeline.embed(request, context)

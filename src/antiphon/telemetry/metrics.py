@@ -1,11 +1,13 @@
 """The metrics of an HTTP process: counts and times of requests by route, and of generations by model. The
 counters are in memory. `Totals` adds the counters of several processes.
 
-Labels are names from the settings and the code, and names of loaded adapters. The labels of an adapter are
-removed after it is unloaded. Those of a model that a reload removes stay, up to a bound. So the
-number of series is bounded. No label contains other text of a caller, an identity or a message.
+Labels are names from the settings and the code, names of loaded adapters, and some names of fields that
+callers sent. The labels of an adapter are removed after it is unloaded. Those of a model that a reload
+removes stay, up to a bound. So the number of series is bounded. No label contains other text of a caller, an
+identity or a message.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
@@ -22,6 +24,12 @@ WEBHOOK_OUTCOMES = ("delivered", "failed", "dropped")
 MAX_PROJECTS = 1_000
 """The most projects with series of their own."""
 OTHER_PROJECTS = "other"
+
+MAX_FIELDS = 50
+"""The most fields with series of their own, of all dialects together."""
+OTHER_FIELDS = "other"
+FIELD_NAME = re.compile(r"[A-Za-z]\w{0,39}(\[\])?(\.[A-Za-z]\w{0,39}(\[\])?){0,5}", re.ASCII)
+"""The names of fields that are labels. Any other name of a caller is OTHER_FIELDS."""
 
 REQUESTS = Family(
     "antiphon_http_requests_total",
@@ -145,6 +153,13 @@ COST = Family(
     "Cost of requests, in billionths of the currency's unit.",
     ("model", "currency"),
 )
+UNUSED_FIELDS = Family(
+    "antiphon_unused_fields_total",
+    MetricKind.COUNTER,
+    "Requests of the dialects `responses` and `messages` that had this field, item or tool, which the server"
+    " does not use. After 50 names in an HTTP process, further ones are `other`, as are odd names.",
+    ("dialect", "field"),
+)
 PROJECT_REQUESTS = Family(
     "antiphon_project_requests_total",
     MetricKind.COUNTER,
@@ -255,6 +270,7 @@ FAMILIES = (
     WEBHOOKS,
     REFUSALS,
     COST,
+    UNUSED_FIELDS,
     PROJECT_REQUESTS,
     PROJECT_TOKENS,
     PROJECT_COST,
@@ -306,6 +322,8 @@ class Metrics(Struct):
     """Requests refused by limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Costs in nano-units, by model and currency."""
+    unused_fields: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Fields of requests that the server does not use, by dialect and name."""
     project_requests: Counter[str] = field(default_factory=Counter)
     project_tokens: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Tokens by project and type."""
@@ -403,6 +421,15 @@ class Metrics(Struct):
         known = self.project_requests
         return project if project in known or len(known) < MAX_PROJECTS else OTHER_PROJECTS
 
+    def count_unused(self, dialect: str, names: Iterable[str]) -> None:
+        """Counts the names of fields in a request that the server does not use."""
+        counts = self.unused_fields
+        for name in names:
+            label = dialect, name
+            if label not in counts and (len(counts) >= MAX_FIELDS or FIELD_NAME.fullmatch(name) is None):
+                label = dialect, OTHER_FIELDS
+            counts[label] += 1
+
     def count_response(self, route: str, status: str, seconds: float) -> None:
         """Counts a response: its route, its status and its duration."""
         self.requests[route, status] += 1
@@ -428,6 +455,7 @@ class Metrics(Struct):
         # From 0 on, so that Prometheus sees the first failure as an increase.
         yield WEBHOOKS, {(outcome,): 0 for outcome in WEBHOOK_OUTCOMES}
         yield COST, {**self.cost}
+        yield UNUSED_FIELDS, {**self.unused_fields}
         yield PROJECT_REQUESTS, {(project,): count for project, count in self.project_requests.items()}
         yield PROJECT_TOKENS, {**self.project_tokens}
         yield PROJECT_COST, {**self.project_cost}

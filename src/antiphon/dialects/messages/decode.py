@@ -226,6 +226,8 @@ class MessagesCall(GenerationCall, frozen=True, kw_only=True):
 
     omits_thinking: bool = False
     """Whether the caller gets reasoning only in sealed form."""
+    unused: tuple[str, ...] = ()
+    """The fields, blocks and tools that the server does not use, with those that Anthropic gets."""
 
 
 def _unseal_nothing(_: str) -> str:
@@ -284,6 +286,7 @@ def decode_messages(
         relaxed=shorten_names((*relaxed, *constraint_relaxed)),
         attribution=attribution,
         omits_thinking=wire.thinking is not None and wire.thinking.display == "omitted",
+        unused=report.names + original.names,
     )
 
 

@@ -140,6 +140,7 @@ def declare_messages(strict: bool) -> Endpoint:
         betas = betas if betas.isascii() and betas.isprintable() else ""
         unseal = partial(unseal_text, request=request, services=services)
         call = await decode_body(lambda body: decode_messages(body, strict, betas, unseal), request, services)
+        services.count_unused(NAME, call.unused)
         return call, services.create_meta(call.request.model)
 
     async def answer(request: Request, services: Services) -> Answer:

@@ -117,6 +117,7 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
             build_call, wire, report, loaded, unseal, strict=strict, stores=services.responses.is_on
         )
         call = await services.offload(build) if len(request.body) > LARGE_BODY else build()
+        services.count_unused(NAME, call.ignored)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         meta = services.create_meta(call.request.model)
         builder = ResponseBuilder(meta, call, context.clock, partial(services.seal, actor=request.actor))
