@@ -12,7 +12,7 @@ from tests.contract.clients import ROOT, SCENARIOS, Run, print_javascript, run_s
 from tests.support.model_files import write_encoder
 from tests.support.server import serving
 
-PAGE = ROOT / "docs" / "clients.md"
+DOCS = ROOT / "docs"
 PERSON = {
     "type": "object",
     "properties": {
@@ -68,14 +68,15 @@ BESIDE_TOOLS = sorted(
 )
 """Those that can give the second turn other fields than the first, or have no loop of their own."""
 EMBEDDERS = ["ai_sdk_compatible", "ai_sdk_openai", "langchain", "litellm", "pydantic_ai"]
-HEADINGS = {
-    "LiteLLM": "litellm",
-    "instructor": "instructor",
-    "pydantic-ai": "pydantic_ai",
-    "LangChain": "langchain",
-    "LlamaIndex": "llama_index",
+CODE = {
+    "litellm": ("clients.md", "## LiteLLM"),
+    "instructor": ("clients.md", "## instructor"),
+    "pydantic_ai": ("clients.md", "## pydantic-ai"),
+    "langchain": ("clients.md", "## LangChain"),
+    "llama_index": ("clients.md", "## LlamaIndex"),
+    "openai_agents@responses": ("agents-sdk.md", "# Agents SDK"),
 }
-"""Under which heading of docs/clients.md the code of each Python client is."""
+"""The page and the heading of the code of each Python client."""
 RUNS: list[Run] = [
     *(
         (client, name)
@@ -89,17 +90,18 @@ RUNS: list[Run] = [
     *((client, "embed") for client in EMBEDDERS),
     ("instructor", "ask_again"),
     ("npm_openai@responses", "keep"),
-    *((client, "print_code") for client in HEADINGS.values()),
+    *((client, "print_code") for client in CODE),
 ]
 
 pytestmark = pytest.mark.timeout(700)
 """The first of them starts a server; the first of each environment runs all its scenarios."""
 
 
-def read_code(heading: str, base_url: str) -> str:
-    """The code under a heading of docs/clients.md, for this server."""
-    section = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    (code,) = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+def read_code(page: str, heading: str, base_url: str) -> str:
+    """The code of a client under a heading of a page, for this server."""
+    text = "\n" + (DOCS / page).read_text("utf-8")
+    section = text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```(?:python|js)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(code).replace("http://127.0.0.1:8000/v1", base_url)
 
 
@@ -108,7 +110,7 @@ class Results:
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        self._code = {client: read_code(heading, base_url) for heading, client in HEADINGS.items()}
+        self._code = {client: read_code(*place, base_url) for client, place in CODE.items()}
         self._found: dict[Run, Any] = {}
 
     def of(self, client: str, scenario: str) -> Any:
@@ -191,10 +193,11 @@ def test_texts_become_vectors(results: Results, client: str) -> None:
     assert results.of(client, "embed") == [64, 64]
 
 
-@pytest.mark.parametrize("client", HEADINGS.values())
+@pytest.mark.parametrize("client", CODE)
 def test_the_pages_code_for_a_client_gets_an_answer(results: Results, client: str) -> None:
     assert len(results.of(client, "print_code").split()) >= 3
 
 
-def test_the_pages_code_for_the_ai_sdk_gets_an_answer(results: Results) -> None:
-    assert len(print_javascript(read_code("AI SDK", results.base_url)).split()) >= 3
+@pytest.mark.parametrize("place", [("clients.md", "## AI SDK"), ("ai-sdk.md", "# AI SDK")])
+def test_the_pages_code_for_the_ai_sdk_gets_an_answer(results: Results, place: tuple[str, str]) -> None:
+    assert len(print_javascript(read_code(*place, results.base_url)).split()) >= 3
