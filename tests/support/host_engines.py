@@ -5,12 +5,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from antiphon.domain.media import Medium, MediumShape
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
+    MediumLayout,
     PromptTokens,
     SequenceStarted,
     Steps,
@@ -71,6 +74,25 @@ def create_llama_engine() -> "LlamaTokenEngine":
     from antiphon.engines.llama import LlamaTokenEngine
 
     return LlamaTokenEngine()
+
+
+class Seeing(ScriptedTokenEngine):
+    """Takes media, and has them in `held` while they are held."""
+
+    def __init__(self) -> None:
+        super().__init__(Script(text="Hello there."))
+        self.held: list[Medium] = []
+
+    async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
+        return ()
+
+    @asynccontextmanager
+    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+        self.held.append(medium)
+        try:
+            yield
+        finally:
+            self.held.remove(medium)
 
 
 class Lockstep(ScriptedTokenEngine):

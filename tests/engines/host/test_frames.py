@@ -35,6 +35,7 @@ from antiphon.engines.host.frames import (
     HoldCall,
     LayOutCall,
     LayoutsReply,
+    MediumPart,
     StartedReply,
     StepsReply,
     ToClient,
@@ -60,7 +61,7 @@ TO_GATEWAY_EXAMPLES: list[Frame] = [
     StepsReply(7, Steps((5,))),
     StepsReply(8, Steps((5, 6), (-0.5, -1.0), (((5, -0.5), (9, -2.0)), ()))),
     FinishedReply(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
-    HeldReply(7),
+    HeldReply(7, 6),
     LayoutsReply(7, (MediumLayout((5, MEDIUM_CELL), (MediumSpan(1, 1, MediaKind.IMAGE, "d", 2),)),)),
     ErrorReply(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
 ]
@@ -69,7 +70,8 @@ TO_HOST_EXAMPLES: list[Frame] = [
     GenerateCall(1, TokenRequest(PromptTokens((1, 2)), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
     TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
-    HoldCall(4, build_picture(2, 1, bytes(range(250, 256)))),
+    HoldCall(4, build_picture(2, 1, bytes(range(250, 256))), 6),
+    MediumPart(4, b"\0\1"),
     LayOutCall(5, (MediumShape(MediaKind.AUDIO, samples=2**33),)),
 ]
 

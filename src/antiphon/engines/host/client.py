@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
-from antiphon.domain.values import Struct
+from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,
@@ -50,6 +50,7 @@ from antiphon.engines.host.frames import (
     InfoReply,
     LayOutCall,
     LayoutsReply,
+    MediumPart,
     RemoveAdapterCall,
     Reply,
     ScoresReply,
@@ -100,6 +101,9 @@ CALL_DEADLINE = 30.0
 
 RETRY_AFTER = 1.0
 """Retry delay in seconds for callers. A host with a small model needs less time to start again."""
+
+PART_BYTES = 4 << 20
+"""The most bytes of a medium in one message. Between two messages, both event loops serve other requests."""
 
 
 class Retirement(Struct, frozen=True):
@@ -386,7 +390,7 @@ class HostTokenEngine:
         if isinstance(message, StartedReply | ScoresReply | StepsReply | VectorsReply | HeldReply):
             call = self._calls.get(message.call)
             if call is not None:
-                call.has_started = True
+                call.has_started = not isinstance(message, HeldReply)
                 call.push(message)
         elif (last_call := self._calls.pop(message.call, None)) is not None:
             last_call.push(message)
@@ -473,14 +477,22 @@ class HostTokenEngine:
     @asynccontextmanager
     async def hold(self, medium: Medium) -> AsyncIterator[None]:
         """Sends a medium to the host process, and has it held while the context lasts. Media are sent one
-        after another, because a few large ones would fill the buffer."""
+        after another and in parts, because a few large ones would fill the buffer."""
+        data, sent = medium.data, PART_BYTES
+        first_part = replace(medium, data=data[:sent])
         async with self._medium_lock:
-            call_number, call = self._send_call(lambda call_number: HoldCall(call_number, medium))
+            channel = self.require_connection()
+            call_number, call = self._send_call(lambda number: HoldCall(number, first_part, len(data)))
             try:
-                async with asyncio.timeout(self._call_deadline):
-                    reply = await call.next()
-                if not isinstance(reply, HeldReply):
-                    raise self._build_protocol_error(reply)
+                while True:
+                    async with asyncio.timeout(self._call_deadline):
+                        reply = await call.next()
+                    if not isinstance(reply, HeldReply):
+                        raise self._build_protocol_error(reply)
+                    if reply.byte_count == len(data):
+                        break
+                    channel.put(MediumPart(call_number, data[sent : sent + PART_BYTES]))
+                    sent += PART_BYTES
             except BaseException as error:
                 self._forget_call(call_number)
                 if isinstance(error, TimeoutError):

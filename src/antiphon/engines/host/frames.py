@@ -90,10 +90,21 @@ class EmbedCall(Frame, tag=10):
 
 
 class HoldCall(Frame, tag=11):
-    """Gives the host a medium, until the call is cancelled; answered by HeldReply or ErrorReply."""
+    """Gives the host a medium, until the call is cancelled. It is answered by HeldReply or ErrorReply, and so
+    is each MediumPart."""
 
     call: int
     medium: Medium
+    """Its data are the first bytes. The others follow in MediumParts."""
+    byte_count: int
+    """The bytes of the whole data."""
+
+
+class MediumPart(Frame, tag=13):
+    """The next bytes of the medium of a HoldCall, sent after the reply to the bytes before them."""
+
+    call: int
+    data: bytes
 
 
 class LayOutCall(Frame, tag=12):
@@ -176,9 +187,10 @@ class VectorsReply(Frame, tag=11):
 
 
 class HeldReply(Frame, tag=13):
-    """The host has the medium of a HoldCall."""
+    """The host has the first bytes of the medium of a HoldCall, or all of them."""
 
     call: int
+    byte_count: int
 
 
 class LayoutsReply(Frame, tag=14):
@@ -212,7 +224,7 @@ EventReply = StartedReply | ScoresReply | StepsReply | FinishedReply
 EmbedReply = StartedReply | VectorsReply
 """Replies to an EmbedCall, before its DoneReply."""
 
-ToHost = Hello | CancelCall | HostCall
+ToHost = Hello | CancelCall | MediumPart | HostCall
 Reply = (
     StartedReply
     | ScoresReply

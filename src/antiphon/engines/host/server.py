@@ -20,7 +20,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 
 from antiphon.domain.request import Constraint
-from antiphon.domain.values import Struct, field
+from antiphon.domain.values import Struct, field, replace
 from antiphon.engines.base import (
     AdapterEngine,
     ConstraintEngine,
@@ -48,6 +48,7 @@ from antiphon.engines.host.frames import (
     InfoReply,
     LayOutCall,
     LayoutsReply,
+    MediumPart,
     RemoveAdapterCall,
     Reply,
     ToHost,
@@ -142,6 +143,8 @@ class HostSession:
     def __init__(self, host: "HostServer") -> None:
         self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._medium_parts: dict[int, asyncio.Queue[bytes]] = {}
+        """The parts of media that calls have still to read."""
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
         self._writer = StepWriter(self.channel, host.max_unsent)
         self.channel.greeted.add_done_callback(self._begin_session)
@@ -155,6 +158,9 @@ class HostSession:
             case CancelCall(call):
                 if call in self._calls:
                     self._calls[call].cancel()
+            case MediumPart(call, data):
+                if call in self._medium_parts:
+                    self._medium_parts[call].put_nowait(data)
             case Hello():
                 raise FrameError("the HTTP process said Hello twice")
             case _ if message.call in self._calls:
@@ -236,9 +242,20 @@ class HostSession:
                 self._send(build_event_reply(frame.call, event))
 
     async def _hold(self, frame: HoldCall) -> None:
-        """Holds a medium until the call is cancelled."""
-        async with require_media_engine(self._host.engine).hold(frame.medium):
-            self._send(HeldReply(frame.call))
+        """Receives a medium, and holds it until the call is cancelled."""
+        engine, medium = require_media_engine(self._host.engine), frame.medium
+        if frame.byte_count > len(medium.data):
+            data = bytearray(medium.data)
+            parts = self._medium_parts[frame.call] = asyncio.Queue[bytes]()
+            try:
+                while len(data) < frame.byte_count:
+                    self._send(HeldReply(frame.call, len(data)))
+                    data += await parts.get()
+            finally:
+                del self._medium_parts[frame.call]
+            medium = replace(medium, data=bytes(data))
+        async with engine.hold(medium):
+            self._send(HeldReply(frame.call, frame.byte_count))
             await asyncio.Event().wait()
 
     async def _embed(self, frame: EmbedCall) -> None:
