@@ -21,6 +21,7 @@ from benchmarks.make_media_model import HEARING, write_hearing_projector, write_
 from tests.support.certificates import write_certificate
 from tests.support.media_files import build_wav, draw, list_hostile_images, list_hostile_recordings, record
 from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 SETTINGS = """
 [media]
@@ -106,7 +107,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, host: FileHost) -> Iterator
     write_hearing_projector(folder / "ears.gguf")
     config = folder / "antiphon.toml"
     config.write_text(SETTINGS.format(folder=folder, port=host.port))
-    with serving("--config", str(config), env={"SSL_CERT_FILE": str(host.certificate)}) as running:
+    env = {"SSL_CERT_FILE": str(host.certificate), "ANTIPHON_ENGINE_RESTART_PATIENCE": "50"}
+    with serving("--config", str(config), env=env) as running:
         yield running
 
 
@@ -317,3 +319,27 @@ def test_a_killed_decoder_is_an_error_of_one_request_only(client: httpx2.Client,
     replies = [ask(client, show()) for _ in range(3)]
     assert sum(reply.status_code == 503 for reply in replies) <= 1
     assert all(read(reply) == expected for reply in replies if reply.status_code == 200)
+
+
+def test_a_host_that_is_killed_while_it_encodes_is_replaced_and_the_picture_is_sent_again(
+    client: httpx2.Client, server: Server
+) -> None:
+    picture, replies = show(encode(draw(1024, 1024, color=(9, 99, 199)))), list[httpx2.Response]()
+    hosts = {child.pid: child for child in server.children("engines.host")}
+    used_before = {pid: sum(child.cpu_times()[:2]) for pid, child in hosts.items()}
+
+    def find_encoding() -> list[psutil.Process]:
+        """The host that has computed for a fifth of a second. It encodes for more than half a second, and
+        what it does before takes a tenth of that."""
+        return [child for pid, child in hosts.items() if sum(child.cpu_times()[:2]) - used_before[pid] > 0.2]
+
+    asking = threading.Thread(target=lambda: replies.append(ask(client, picture)))
+    asking.start()
+    wait_until(find_encoding, what="it encodes")
+    (killed,) = find_encoding()
+    killed.kill()
+    asking.join(120)
+    assert read(replies[0]) == read(ask(client, picture))
+    pids = {child.pid for child in server.children("engines.host")}
+    assert len(pids) == len(hosts) and pids >= hosts.keys() - {killed.pid} and killed.pid not in pids
+    assert not any(record["event"] == "request_failed" for record in server.log())
