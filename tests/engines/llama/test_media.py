@@ -383,6 +383,26 @@ async def test_encoded_media_are_forgotten_beyond_the_limit(pairs):
             assert encoder.encode_count == count
 
 
+async def test_a_picture_of_a_waiting_sequence_is_encoded_when_its_turn_is_near(pairs):
+    async with seeing(pairs, "llava", sequences=1) as engine, AsyncExitStack() as holds:
+        pictures = [draw(seed) for seed in range(5)]
+        for picture in pictures:
+            await holds.enter_async_context(engine.hold(picture))
+        prompts = [await write_prompt(engine, QUESTION[0], each, QUESTION[1]) for each in pictures]
+        encoder, encoded = engine._encoder, list[int]()
+        assert encoder is not None
+
+        async def run(prompt: PromptTokens) -> None:
+            request = TokenRequest(prompt, 200, Sampling(0.0, ignore_eos=True))
+            async for event in engine.generate(request):
+                if isinstance(event, SequenceStarted):
+                    encoded.append(encoder.encode_count)
+
+        await asyncio.gather(*map(run, prompts))
+        assert encoder.encode_count == 5
+        assert all(count <= started + 2 for started, count in enumerate(encoded)), encoded
+
+
 async def test_a_projector_that_cannot_be_used_is_a_load_error(pairs, tmp_path):
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes((pairs / "llava-mmproj.gguf").read_bytes()[:-4000])

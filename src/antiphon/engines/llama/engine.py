@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from antiphon.constraints.mask_workers import ModelConstraints
+from antiphon.domain.fair_queue import QueueLimits
 from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.request import Constraint, EmbedRequest, Vectors
 from antiphon.domain.values import replace
@@ -42,7 +43,7 @@ from antiphon.engines.llama.libllama.placement import measure_devices
 from antiphon.engines.llama.loading import LoadedGenerator
 from antiphon.engines.llama.machine import BoundThreads, choose_binding
 from antiphon.engines.llama.mailboxes import EventMailbox, EventPost, SequenceStream, StreamEnd, deliver
-from antiphon.engines.llama.media import MediaEncoder, PlacedPrompt
+from antiphon.engines.llama.media import PLACED_FACTOR, MediaEncoder, PlacedPrompt
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.engines.sampling import Sampler, SamplingState
@@ -199,7 +200,9 @@ class LlamaTokenEngine:
             worker = EmbeddingLoop(loaded.context, loaded.policy, post_vectors, self._clock, loaded.finish)
         else:
             if loaded.projector is not None:
-                self._encoder = MediaEncoder(loaded.projector, spec.media_memory)
+                policy = loaded.policy
+                places = QueueLimits(PLACED_FACTOR * policy.sequences, policy.queue, policy.queue_per_actor)
+                self._encoder = MediaEncoder(loaded.projector, spec.media_memory, places)
             numbers = None if self._encoder is None else self._encoder.numbers
             sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy, numbers)
             post = EventPost(loop).post
@@ -228,40 +231,42 @@ class LlamaTokenEngine:
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence. Closing the generator ends the sequence, and returns when all resources of the
         sequence are free."""
-        stream = await self._submit(request, None)
-        try:
+        async with self._run_sequence(request, None) as stream:
             while (event := await stream.take()) is not None:
                 yield event
-        finally:
-            await self._close(stream)
 
     async def push(self, request: TokenRequest, sink: EventSink) -> None:
         """Runs one sequence, and passes its events to the sink on the decode thread or the event loop.
         Returns when all resources of the sequence are free. A cancellation ends the sequence."""
-        stream = await self._submit(request, sink)
-        try:
+        async with self._run_sequence(request, sink) as stream:
             await stream.take()
-        finally:
-            await self._close(stream)
 
-    async def _submit(self, request: TokenRequest, sink: EventSink | None) -> SequenceStream:
-        """Checks a request, encodes its media, and gives its sequence to the decode thread."""
+    @asynccontextmanager
+    async def _run_sequence(
+        self, request: TokenRequest, sink: EventSink | None
+    ) -> AsyncIterator[SequenceStream]:
+        """Checks a request, encodes its media, and gives its sequence to the decode thread. Afterwards ends
+        the sequence unless it has ended, and waits until its resources are free."""
         start_time = self._clock()
-        placed_prompt = await self._place(request)
-        sequence = self._build_sequence(request, placed_prompt)
-        if request.adapter is not None:
-            await self._adapters.prepare(request.adapter)
-        if request.constraint is not None:
-            sequence.guide = await self._get_constraints().create_guide(request.constraint)
-        stream = SequenceStream(sequence, start_time, sink)
-        self._get_decode_loop().submit(stream)
-        return stream
-
-    async def _close(self, stream: SequenceStream) -> None:
-        """Ends the sequence of a stream unless it has ended, and waits until its resources are free."""
-        if stream.end_event is None:
-            self._get_decode_loop().close(stream)
-            await stream.wait_for_end()
+        async with AsyncExitStack() as place:
+            if request.prompt.media:
+                await place.enter_async_context(
+                    self._get_encoder().hold_place(request.actor, request.priority)
+                )
+            placed_prompt = await self._place(request)
+            sequence = self._build_sequence(request, placed_prompt)
+            if request.adapter is not None:
+                await self._adapters.prepare(request.adapter)
+            if request.constraint is not None:
+                sequence.guide = await self._get_constraints().create_guide(request.constraint)
+            stream = SequenceStream(sequence, start_time, sink)
+            self._get_decode_loop().submit(stream)
+            try:
+                yield stream
+            finally:
+                if stream.end_event is None:
+                    self._get_decode_loop().close(stream)
+                    await stream.wait_for_end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Makes vectors. Closing the generator ends the request, and returns when all resources of the
@@ -321,6 +326,8 @@ class LlamaTokenEngine:
     async def info(self) -> EngineInfo:
         """Returns the model's facts and the current load."""
         loaded, load = self._get_loaded(), self._get_loop().measure_load()
+        if self._encoder is not None:
+            load = replace(load, queued=load.queued + self._encoder.waiting_count)
         if devices := loaded.info.devices:
             load = replace(load, devices=measure_devices(loaded.model.library, devices))
         return replace(loaded.info, load=load)

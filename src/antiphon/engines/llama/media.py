@@ -29,6 +29,10 @@ ENCODE_LIMITS = QueueLimits(
     at_once=1, queue=512, queue_per_actor=256, seconds_per_item=1.0, item_name="pictures and recordings"
 )
 
+PLACED_FACTOR = 2
+"""How many times as many sequences may have encoded media as can run at once. The others wait with a digest
+alone, because the embeddings of a prompt can be as large as its cells of the cache."""
+
 MOST_NUMBERED = 1 << 16
 """The most parts of media whose numbers are known at once. After that, known media get new numbers, and are
 computed once more."""
@@ -119,8 +123,9 @@ class MediaEncoder:
     """Encodes the media of one model. Only the event loop's thread uses it; `lay_out` blocks, and may run in
     any thread."""
 
-    def __init__(self, projector: NativeProjector, most_bytes: int) -> None:
-        """`most_bytes`: the most bytes of embeddings that stay for later requests."""
+    def __init__(self, projector: NativeProjector, most_bytes: int, places: QueueLimits) -> None:
+        """`most_bytes`: the most bytes of embeddings that stay for later requests. `places`: the sequences
+        that may have encoded media at once."""
         self.numbers = MediaNumbers()
         self.encode_count = 0
         """How many media were encoded."""
@@ -133,7 +138,13 @@ class MediaEncoder:
         self._running: dict[EncodingKey, asyncio.Event] = {}
         """Set when this encode has ended."""
         self._turns = FairSemaphore(ENCODE_LIMITS)
+        self._places = FairSemaphore(places)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-encode")
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of sequences that wait for a place, and of media that wait for their encode."""
+        return self._places.waiting_count + len(self._running)
 
     def lay_out(self, shape: MediumShape) -> MediumLayout:
         """Tells how a prompt shows a medium of this shape. Raises UnsupportedParameter for a kind that the
@@ -153,6 +164,17 @@ class MediaEncoder:
             held.holders -= 1
             if not held.holders:
                 del self._held[medium.digest]
+
+    @asynccontextmanager
+    async def hold_place(self, actor: str, priority: int) -> AsyncIterator[None]:
+        """Holds a place for a sequence with media, at the actor's turn. Raises Overloaded or EngineBusy if
+        too many wait."""
+        clock = SystemClock()
+        await self._places.acquire(actor, clock, priority)
+        try:
+            yield
+        finally:
+            self._places.release(actor, clock)
 
     async def place(self, prompt: PromptTokens, salt: str, actor: str) -> PlacedPrompt:
         """Encodes the media of a prompt, unless they are encoded already for the same cache salt, and puts
