@@ -24,7 +24,7 @@ class MediumShape(Struct, frozen=True):
     """Samples of a recording; 0 for a picture."""
 
 
-class Medium(Struct, frozen=True):
+class Medium(Struct, frozen=True, weakref=True):
     """A decoded picture or recording."""
 
     shape: MediumShape

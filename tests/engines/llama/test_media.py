@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import urllib.request
+import weakref
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -346,6 +347,22 @@ async def test_no_text_of_a_caller_stands_for_a_picture(pairs):
         marked = Conversation((replace(message, text=marks + " and tell", content=parts),))
         usage, _ = await answer_request(renderer, replace(request, prompts=(marked,)))
     assert usage.prompt_image_tokens == 64
+
+
+async def test_no_pixels_stay_after_a_request_and_after_one_that_fails(pairs):
+    async with seeing(pairs, "llava") as engine:
+        shown: list[weakref.ref[Medium]] = []
+
+        async def read_media(parts: Sequence[MediaContent], _: int, __: Context) -> Sequence[Medium]:
+            media = [draw(1) for _ in parts]
+            shown.extend(map(weakref.ref, media))
+            return media
+
+        renderer = Renderer(engine, options=RendererOptions(read_media=read_media))
+        await answer_request(renderer, build_request())
+        with pytest.raises(ContextLengthExceeded):
+            await answer_request(renderer, build_request(max_tokens=4096))
+        assert [medium() for medium in shown] == [None, None]
 
 
 async def test_a_prompt_that_lies_about_its_media_is_refused(pairs):
