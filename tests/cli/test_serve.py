@@ -18,11 +18,12 @@ from antiphon.cli.console import SERVE_OPTIONS
 from antiphon.cli.serve_options import ServeOptions, build_serve_options
 from antiphon.domain.models import DeviceLayers, DeviceMemory, Load
 from antiphon.domain.values import replace
-from antiphon.errors import SettingsError
+from antiphon.errors import LoadError, ModelFileError, SettingsError
 from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
 from antiphon.settings.schema import Settings, change_model, replace_models
 from antiphon.testing import scripted_info
+from antiphon.weights.kv_cache_size import estimate_memory
 from tests.support.model_files import CANTOR, write_encoder
 
 
@@ -98,6 +99,21 @@ def test_weights_are_copied_if_all_models_fit_half_the_memory():
         "what is said stands"
     )
     assert arrived().models[0].weights == "memory"
+
+
+def test_the_memory_of_a_model_includes_its_projector(bare: Path):
+    projector = bare / "mmproj.gguf"
+    projector.touch()
+    os.truncate(projector, 1 << 40)
+    alone = build_model({"name": "owl", "path": str(CANTOR), "context_length": 512})
+    seeing = change_model(alone, mmproj=str(projector))
+    assert estimate_memory(seeing) - estimate_memory(alone) == 1 << 40
+    assert size_model(change_model(alone, context_length=None)).context_length == 2048
+    with pytest.raises(LoadError, match="more than the free memory"):
+        size_model(change_model(seeing, context_length=None))
+    projector.unlink()
+    with pytest.raises(ModelFileError, match=r"mmproj\.gguf cannot be read"):
+        estimate_memory(seeing)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from antiphon.domain.values import Struct
-from antiphon.errors import LoadError
+from antiphon.errors import LoadError, ModelFileError
 from antiphon.settings.models import ModelSettings
 from antiphon.weights.gguf import Header, read_header
 
@@ -138,13 +138,25 @@ def _fit_length(header: Header, options: CacheOptions, max_length: int, fitting_
 
 
 def estimate_memory(model: ModelSettings) -> int:
-    """Returns the bytes of a model's weights and KV cache. Raises ModelFileError."""
+    """Returns the bytes of a model's weights, projector and KV cache. Raises ModelFileError."""
     header = read_header(Path(model.path))
+    projector_bytes = measure_projector(model)
     length = model.context_length or LONGEST_DEFAULT
     if header.embeds:
         return header.size + compute_text_token_bytes(header) * length
     cells = model.cells or length * model.sequences
-    return header.size + compute_cell_bytes(header, model.kv_type) * cells
+    return header.size + projector_bytes + compute_cell_bytes(header, model.kv_type) * cells
+
+
+def measure_projector(model: ModelSettings) -> int:
+    """Returns the bytes of a model's projector; 0 without one. Raises ModelFileError."""
+    if model.mmproj is None:
+        return 0
+    path = Path(model.mmproj).expanduser()
+    try:
+        return path.stat().st_size
+    except OSError as problem:
+        raise ModelFileError(f"the projector {path} cannot be read: {problem.strerror}") from None
 
 
 def measure_available_memory() -> int:

@@ -56,6 +56,7 @@ from antiphon.weights.kv_cache_size import (
     fit_cache,
     fit_text_length,
     measure_available_memory,
+    measure_projector,
 )
 from antiphon.weights.wheel_model import SMOLLM2
 
@@ -482,6 +483,7 @@ def size_model(model: ModelSettings) -> ModelSettings:
         if not projector.is_file():
             raise SettingsError(f"there is no file {projector}; check mmproj of the model {model.name}")
         model = change_model(model, mmproj=str(projector))
+        free_bytes -= measure_projector(model)
     if model.context_length and header.context_length and model.context_length > header.context_length:
         raise SettingsError(
             f"the context length {model.context_length} of {model.name} is more than the "
