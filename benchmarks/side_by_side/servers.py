@@ -66,6 +66,8 @@ class Shape:
     """The path of another checkout, for the sides `before:...`."""
     program: str = ""
     """The path of a llama-server to run, instead of the one in xllamacpp. It uses every device."""
+    projector: str = ""
+    """The path of the projector's file, with which both sides take images of at most 1,024 tokens."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ def run_antiphon(name: str, layout: str, shape: Shape, variables: dict[str, str]
     cells = shape.context * shape.sequences
     values = {"name": MODEL, "path": str(Path(shape.model).absolute()), "layout": layout, "cells": cells}
     values |= {"sequences": shape.sequences, "context_length": shape.context, "threads": shape.threads}
-    values |= dict(shape.settings)
+    values |= dict(shape.settings) | ({"mmproj": shape.projector} if shape.projector else {})
     lines = [
         f"{key} = {json.dumps(value)}" for key, value in values.items() if layout == "pool" or key != "cells"
     ]
@@ -235,6 +237,8 @@ def serve_llama() -> None:
     params.kv_unified = options["unified"]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     params.fit_params = False
+    if options["projector"]:
+        params.mmproj.path, params.image_max_tokens = options["projector"], 1024
     params.endpoint_metrics = True
     params.cache_ram_mib = 0  # its cache of old prompts costs time and is not used here
     server = xllamacpp.Server(params)
