@@ -10,10 +10,15 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from antiphon.domain.media import Medium, MediumShape
+from antiphon.domain.messages import MediaKind
+from antiphon.domain.values import replace
 from antiphon.engines.base import (
+    MEDIUM_CELL,
     EngineInfo,
     LoadSpec,
+    MediaFacts,
     MediumLayout,
+    MediumSpan,
     PromptTokens,
     SequenceStarted,
     Steps,
@@ -80,11 +85,12 @@ class Seeing(ScriptedTokenEngine):
     """Takes media, and has them in `held` while they are held."""
 
     def __init__(self) -> None:
-        super().__init__(Script(text="Hello there."))
+        facts = replace(scripted_info(), media=MediaFacts((MediaKind.IMAGE,)))
+        super().__init__(Script(text="Hello there."), info=facts)
         self.held: list[Medium] = []
 
     async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
-        return ()
+        return tuple(MediumLayout((MEDIUM_CELL,), (MediumSpan(0, 1, shape.kind),)) for shape in shapes)
 
     @asynccontextmanager
     async def hold(self, medium: Medium) -> AsyncIterator[None]:

@@ -192,7 +192,7 @@ class RenderedRequest:
         has_started = False
         async with (
             map_engine_death(choice_set.decoders),
-            self._hold_media(),
+            self._hold_media(context),
             aclosing(choice_set.choose(enforce_deadline(merge(choice_events), context))) as events,
         ):
             async for group in events:
@@ -207,15 +207,20 @@ class RenderedRequest:
         yield (tally.build_usage(),)
 
     @asynccontextmanager
-    async def _hold_media(self) -> AsyncIterator[None]:
-        """Gives the engine the media of all prompts, while the context lasts."""
+    async def _hold_media(self, context: Context) -> AsyncIterator[None]:
+        """Gives the engine the media of all prompts, while the context lasts. Raises DeadlineExceeded if the
+        engine has not taken them when the request's deadline passes."""
         media = {
             medium.digest: medium for prompt in self._ready_request.fitted_prompts for medium in prompt.media
         }
         async with AsyncExitStack() as holds:
             if media and isinstance(self._engine, MediaEngine):
-                for medium in media.values():
-                    await holds.enter_async_context(self._engine.hold(medium))
+                try:
+                    async with asyncio.timeout(context.remaining()):
+                        for medium in media.values():
+                            await holds.enter_async_context(self._engine.hold(medium))
+                except TimeoutError:
+                    raise build_deadline_error() from None
             yield
 
     def _decode_choice(
