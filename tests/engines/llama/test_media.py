@@ -45,6 +45,7 @@ from benchmarks.make_media_model import (
 )
 from tests.engines.llama.conftest import loaded
 from tests.support.llama_server import serve_llama_server
+from tests.support.waiting import await_until
 
 QUESTION = ("<|user|>\nlook ", " what is it<|end|>\n<|assistant|>\n")
 ROUNDING = {"exact": 0.0, "streams": 2e-3, "pool": 0.05}
@@ -452,3 +453,25 @@ async def test_a_recording_takes_its_parts_of_thirty_seconds(pairs):
         for samples in (1, 1599):  # one sample would end the process
             with pytest.raises(InvalidValue, match="a tenth of a second"):
                 await engine.lay_out([MediumShape(MediaKind.AUDIO, samples=samples)])
+
+
+async def test_a_long_recording_leaves_turns_to_others_and_ends_with_its_caller(pairs):
+    async with seeing(pairs, HEARING, context_length=4096) as engine:
+        long, short = hum(61), hum(1)
+        prompts = {
+            name: await write_prompt(engine, QUESTION[0], medium, QUESTION[1])
+            for name, medium in (("long", long), ("short", short))
+        }
+
+        async def run(name: str, salt: str) -> None:
+            await ask(engine, prompts[name], salt, 1, actor=name)
+
+        encoder = engine._encoder
+        assert encoder is not None
+        async with engine.hold(long), engine.hold(short), asyncio.TaskGroup() as group:
+            left = group.create_task(run("long", "left"))
+            await await_until(lambda: encoder.waiting_count == 1)
+            left.cancel()
+            for name in prompts:
+                group.create_task(run(name, "stays"))
+        assert list(encoder._encoded) == [("stays", short.digest), ("stays", long.digest)]

@@ -4,8 +4,8 @@ that they have among the tokens of a sequence.
 A sequence's array of tokens has one number for each cell of a medium. All cells of a part of a medium have
 the same negative number, and no other part has it. So the prefix cache compares media as it compares tokens.
 
-The encoder has a thread of its own and encodes one medium at a time, so that decodes go on meanwhile. Callers
-take turns. An encode cannot be aborted.
+The encoder has a thread of its own and encodes one part of a medium at a time, so that decodes go on
+meanwhile. Callers take turns. The encode of a part cannot be aborted.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 
@@ -211,9 +211,7 @@ class MediaEncoder:
             raise InvalidValue("the prompt names a medium that the engine does not have", param="prompt")
         ended = self._running[key] = asyncio.Event()
         try:
-            async with self._turns.hold(actor, SystemClock()):
-                loop = asyncio.get_running_loop()
-                parts = await loop.run_in_executor(self._thread, self._projector.encode, held.medium)
+            parts = await self._encode_parts(held.medium, actor)
             self.encode_count += 1
             self._keep(key, parts)
             return parts
@@ -221,9 +219,24 @@ class MediaEncoder:
             del self._running[key]
             ended.set()
 
-    def _keep(self, key: EncodingKey, parts: Sequence[EncodedPart]) -> None:
+    async def _encode_parts(self, medium: Medium, actor: str) -> tuple[EncodedPart, ...]:
+        """Encodes a medium, each part at a turn of the actor."""
+        parts, encoding = list[EncodedPart](), self._projector.encode(medium)
+        loop, clock = asyncio.get_running_loop(), SystemClock()
+        try:
+            parts_left = 1
+            while parts_left:
+                async with self._turns.hold(actor, clock):
+                    part, parts_left = await loop.run_in_executor(self._thread, lambda: next(encoding))
+                parts.append(part)
+            return tuple(parts)
+        finally:
+            with suppress(RuntimeError):  # the thread has ended, and frees nothing more
+                self._thread.submit(encoding.close)  # behind a part that it still encodes
+
+    def _keep(self, key: EncodingKey, parts: tuple[EncodedPart, ...]) -> None:
         """Keeps an encoded medium, and forgets the least recently used ones beyond the limit."""
-        self._encoded[key] = tuple(parts)
+        self._encoded[key] = parts
         self._encoded_bytes += _count_bytes(parts)
         while self._encoded_bytes > self._most_bytes:
             self._encoded_bytes -= _count_bytes(self._encoded.popitem(last=False)[1])

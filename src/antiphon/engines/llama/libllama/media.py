@@ -9,7 +9,7 @@ tried at load, in the engine host, and callers' files never come here: only pixe
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -229,7 +229,7 @@ class NativeProjector:
     def _test(self, medium: Medium) -> tuple[EncodedPart, ...]:
         """Encodes a medium. Raises LoadError if that fails."""
         try:
-            return self.encode(medium)
+            return tuple(part for part, _ in self.encode(medium))
         except (InvalidValue, EngineError) as problem:
             raise LoadError(f"the projector {self.path.name} fails at a test: {problem.message}") from None
 
@@ -255,15 +255,14 @@ class NativeProjector:
             raise InvalidValue("the model lacks a token that its projector needs", param="messages")
         return MediumLayout(tuple(ids), tuple(spans))
 
-    def encode(self, medium: Medium) -> tuple[EncodedPart, ...]:
-        """Computes the embeddings of a medium, which takes milliseconds to seconds. Raises EngineError if the
+    def encode(self, medium: Medium) -> Generator[tuple[EncodedPart, int], None, None]:
+        """Computes the embeddings of a medium. Yields each part, and how many follow. A part takes
+        milliseconds to seconds. Between two parts, other media may be encoded. Raises EngineError if the
         library fails, or gives numbers that are not finite."""
         with self._cut(medium.shape, medium.data) as chunks:
-            return tuple(
-                self._encode_chunk(chunk)
-                for chunk in chunks
-                if self._call.mtmd_input_chunk_get_type(chunk) != TEXT_CHUNK
-            )
+            parts = [chunk for chunk in chunks if self._call.mtmd_input_chunk_get_type(chunk) != TEXT_CHUNK]
+            for number, chunk in enumerate(parts, 1):
+                yield self._encode_chunk(chunk), len(parts) - number
 
     def _encode_chunk(self, chunk: int) -> EncodedPart:
         """Computes the embeddings of one part of a medium."""
