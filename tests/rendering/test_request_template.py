@@ -111,8 +111,9 @@ async def test_a_template_writes_the_same_apart_as_here(source):
 
 
 def test_a_conversation_crosses_the_border_whole():
-    """All but what names the template itself, and whether a begin token stands before the prompt."""
-    known = {field.name for field in fields(Conversation)} - {"template", "add_special"}
+    """All but what names the template itself, whether a begin token stands before the prompt, and the
+    body that only Anthropic gets."""
+    known = {field.name for field in fields(Conversation)} - {"template", "add_special", "original"}
     terms = ReasoningFieldNames("a", "b", "c", "d", 7)
     asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, terms))
     plain = Conversation((Message(Role.USER, "Q"),))

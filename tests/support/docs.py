@@ -29,6 +29,8 @@ EXTERNAL_PROGRAMS = {
     "docker",
     "kubectl",
     "claude",
+    "codex",
+    "opencode",
     "mkdir",
     "chmod",
     "sed",

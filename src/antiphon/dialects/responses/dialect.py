@@ -193,6 +193,7 @@ def declare_stored_responses() -> tuple[Endpoint, ...]:
         summary="Show a stored response",
         tag="responses",
         answers={JSON: wire_types.ResponseAnswer},
+        is_suggested=False,  # any word would be an id
     )
     return (
         show,
@@ -220,7 +221,6 @@ def declare_stored_responses() -> tuple[Endpoint, ...]:
             path=f"{path}/cancel",
             handler=refuse_cancel,
             summary="Refuse to cancel a response: none runs in the background",
-            is_suggested=False,
         ),
     )
 
