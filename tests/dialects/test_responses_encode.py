@@ -31,7 +31,7 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.domain.stored_responses import SealedReasoning
-from antiphon.errors import ContextLengthExceeded, EngineDied, RateLimited
+from antiphon.errors import ContextLengthExceeded, EngineDied, ProviderBroken, RateLimited
 from antiphon.testing.scripted_engine import FakeClock
 from tests.support.response_events import check_events
 from tests.support.responses_call import call
@@ -306,6 +306,28 @@ def test_a_call_without_arguments_has_one_delta():
     """LangChain joins the deltas."""
     events = stream(ToolCallStarted(0, 0, "c", "f"), Finished(0, FinishReason.TOOL_CALLS))
     assert [event["delta"] for event in events if event["type"].endswith("delta")] == ["{}"]
+
+
+def test_arguments_go_to_their_own_call():
+    """Vendors' calls without arguments get empty ones at the end, when another call is open."""
+    events = (
+        ToolCallStarted(0, 0, "c1", "f"),
+        ToolCallStarted(0, 1, "c2", "f"),
+        ToolCallDelta(0, 1, '{"a":1}'),
+        ToolCallDelta(0, 0, "{}"),
+        Finished(0, FinishReason.TOOL_CALLS),
+    )
+    response = check_events(stream(*events))
+    assert [item["arguments"] for item in response["output"]] == ["{}", '{"a":1}']
+
+
+@pytest.mark.parametrize("between", [ToolCallStarted(0, 1, "c2", "f"), TextDelta(0, "text")])
+def test_arguments_behind_the_end_of_their_call_break_the_answer(between):
+    built = builder()
+    for event in (Started(1), ToolCallStarted(0, 0, "c1", "f"), ToolCallDelta(0, 0, '{"a":'), between):
+        list(built.add(event))
+    with pytest.raises(ProviderBroken, match="mixed"):
+        list(built.add(ToolCallDelta(0, 0, "1}")))
 
 
 def test_an_empty_answer_is_an_empty_message():

@@ -77,7 +77,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.values import replace
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ProviderBroken
 
 ID_PREFIX = "resp_"
 
@@ -298,6 +298,8 @@ class _Call(_Item):
 
     def __init__(self, builder: "ResponseBuilder", started: ToolCallStarted, tool: CalledTool) -> None:
         super().__init__(builder)
+        self.number = started.index
+        """The number of the call in the answer."""
         self._call_id = started.id
         self._tool = tool
         self._arguments: list[str] = []
@@ -306,6 +308,11 @@ class _Call(_Item):
         """Yields the events of more arguments."""
         self._arguments.append(arguments)
         yield ArgumentsDelta(**self._place(), delta=arguments)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has written no arguments so far."""
+        return not self._arguments
 
     def is_whole(self) -> bool:
         """Whether the arguments are an object."""
@@ -400,6 +407,8 @@ class ResponseBuilder:
         """The response. It has its output from its end on."""
         self._next_number = 0
         self._item: _Item | None = None
+        self._empty_calls: set[int] = set()
+        """The numbers of calls whose items ended without arguments."""
         self._reason = FinishReason.STOP
 
     @property
@@ -433,8 +442,11 @@ class ResponseBuilder:
                 yield from self._close("completed")
                 tool = self.call.called.get(event.name) or CalledTool(CallForm.FUNCTION, event.name)
                 yield from self._open(CALL_ITEMS[tool.form](self, event, tool))
-            case ToolCallDelta() if isinstance(self._item, _Call):
+            case ToolCallDelta() if isinstance(self._item, _Call) and self._item.number == event.index:
                 yield from self._item.add(event.arguments)
+            case ToolCallDelta():
+                if event.arguments != "{}" or event.index not in self._empty_calls:
+                    raise ProviderBroken("the vendor mixed the parts of several calls")
             case Started():
                 yield from self.start()
             case Finished():
@@ -494,6 +506,8 @@ class ResponseBuilder:
     def _close(self, status: ItemStatus) -> Iterator[StreamEvent]:
         """Ends the open item, if there is one."""
         item, self._item = self._item, None
+        if isinstance(item, _Call) and item.is_empty:
+            self._empty_calls.add(item.number)
         if item is not None:
             yield from item.close(status)
 
