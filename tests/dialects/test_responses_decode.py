@@ -454,6 +454,7 @@ def test_options_of_tools_without_effect_are_named():
         ),
         ({"type": "function_call", "name": "f"}, "input[0].call_id"),
         ("text", "input[0]"),
+        (None, "input[0]"),
     ],
 )
 def test_an_item_that_would_be_lost_is_refused_by_its_place(item, param):

@@ -218,10 +218,10 @@ def _filter_items(items: list[Any], report: FieldReport, refuses_hosted: bool) -
     that OpenAI ran. An item without a type is a message, or a reference if it only has an id."""
     for index, item in enumerate(items):
         field = f"input[{index}]"
-        kind = item.get("type") if isinstance(item, dict) else item
+        kind = item.get("type") if isinstance(item, dict) else False
         if kind is None:
             kind = "item_reference" if "role" not in item and "id" in item else "message"
-        elif not isinstance(item, dict) or not isinstance(kind, str):
+        elif not isinstance(kind, str):
             yield item
             continue
         if kind in REFUSED_ITEMS:

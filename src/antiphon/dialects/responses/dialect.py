@@ -252,7 +252,8 @@ async def list_input_items(request: Request, services: Services) -> Answer:
     """Lists the items of a stored request, the newest first by default."""
     query = dict(request.query())
     limit, order = query.get("limit", "20"), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit) <= LARGEST_PAGE:
+    is_short = len(limit) <= len(str(LARGEST_PAGE))  # Python reads no numbers of thousands of digits
+    if not limit.isdecimal() or not is_short or not 1 <= int(limit) <= LARGEST_PAGE:
         raise InvalidValue(f"limit must be a number of 1 to {LARGEST_PAGE}", param="limit")
     if order not in ("asc", "desc"):
         raise InvalidValue("order must be asc or desc", param="order")
