@@ -15,6 +15,7 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
 )
+from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import EngineDied
 from antiphon.testing import ScriptedAnswer, ScriptedEngine
@@ -255,3 +256,22 @@ async def test_a_response_of_another_project_does_not_exist(tmp_path):
                 item["id"], path = made["output"][0]["id"], f"{PATH}/{made['id']}"
         unknown = await served.asked(other, f"{PATH}/resp_unknown")
         assert seen[2].error["message"] == unknown.error["message"].replace("resp_unknown", made["id"])
+
+
+async def test_small_seals_of_long_reasoning_fill_no_memory():
+    """A seal is compressed: 12 KB of a body can carry 17 MiB."""
+    async with serving() as served:
+        sealed = served.edge.sealer.seal(SealedReasoning("a" * (1 << 20)), "default")
+        reasoning = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+        thought = {"type": "thinking", "thinking": "", "signature": sealed}
+        question = {"role": "user", "content": "Hi"}
+        for path, field, item in ((PATH, "input", reasoning), ("/v1/messages", "messages", thought)):
+            for count, status in ((1, 200), (17, 400)):
+                if field == "input":
+                    body = {"model": "m", "input": [*[item] * count, question]}
+                else:
+                    turn = {"role": "assistant", "content": [*[item] * count, {"type": "text", "text": "4"}]}
+                    body = {"model": "m", "max_tokens": 9, "messages": [question, turn, question]}
+                reply = await served.ask(path, body)
+                assert reply.status == status
+            assert f"{field}: the sealed reasoning has more than 16,777,216 bytes" in reply.error["message"]

@@ -32,6 +32,7 @@ from antiphon.dialects.common.openapi_schemas import (
     list_field_names,
     list_shapes,
 )
+from antiphon.dialects.common.seals import SealReader
 from antiphon.dialects.messages import wire_types
 from antiphon.dialects.messages.decode import OPTIONAL, MessagesCall, decode_count, decode_messages
 from antiphon.dialects.messages.encode import (
@@ -86,9 +87,9 @@ class MessagesEncoder:
         return None
 
 
-def unseal_text(signature: str, request: Request, services: Services) -> str:
+def unseal_text(seals: SealReader, signature: str) -> str:
     """Returns the reasoning that a signature of this server carries; empty if it cannot be read."""
-    sealed = services.unseal(signature, request.actor)
+    sealed = seals.open(signature)
     return "" if sealed is None else sealed.text
 
 
@@ -138,7 +139,7 @@ def declare_messages(strict: bool) -> Endpoint:
     async def read_call(request: Request, services: Services) -> tuple[GenerationCall, ResponseMeta]:
         betas = b",".join(request.headers.get(b"anthropic-beta", ())).decode("latin-1")
         betas = betas if betas.isascii() and betas.isprintable() else ""
-        unseal = partial(unseal_text, request=request, services=services)
+        unseal = partial(unseal_text, SealReader("messages", request, services))
         call = await decode_body(lambda body: decode_messages(body, strict, betas, unseal), request, services)
         services.count_unused(NAME, call.unused)
         return call, services.create_meta(call.request.model)
@@ -180,7 +181,7 @@ def declare_count() -> Endpoint:
 
 async def count_tokens(request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
-    unseal = partial(unseal_text, request=request, services=services)
+    unseal = partial(unseal_text, SealReader("messages", request, services))
     decode = partial(decode_count, unseal=unseal)
     model, conversation, ignored = await decode_body(decode, request, services)
     try:

@@ -31,6 +31,7 @@ from antiphon.dialects.common.openapi_schemas import (
     list_shapes,
 )
 from antiphon.dialects.common.response_types import ErrorEnvelope
+from antiphon.dialects.common.seals import SealReader
 from antiphon.dialects.responses import wire_types
 from antiphon.dialects.responses.decode import (
     OPTIONAL,
@@ -112,7 +113,7 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
     async def answer(request: Request, services: Services) -> Answer:
         wire, report = await decode_body(decoders.decode_responses, request, services)
         loaded = await load_input(wire, request, services)
-        unseal = partial(services.unseal, actor=request.actor)
+        unseal = SealReader("input", request, services).open
         build = partial(
             build_call, wire, report, loaded, unseal, strict=strict, stores=services.responses.is_on
         )
@@ -165,7 +166,8 @@ async def count_input_tokens(decoders: BodyDecoders, request: Request, services:
     """Counts the tokens of items with the model's own template and tokenizer."""
     wire, report = await decode_body(decoders.decode_input_tokens, request, services)
     loaded = await load_input(wire, request, services)
-    conversation, _ = build_conversation(wire, report, loaded, partial(services.unseal, actor=request.actor))
+    unseal = SealReader("input", request, services).open
+    conversation, _ = build_conversation(wire, report, loaded, unseal)
     ignored = report.names
     try:
         prompt = await services.tokenize(TokenizeCall(wire.model, conversation), request)
