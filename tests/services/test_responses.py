@@ -1,5 +1,8 @@
 """What callers meet of kept responses: limits, errors, and a store that fails or is off."""
 
+import json
+import time
+
 import pytest
 
 from antiphon.domain.values import replace
@@ -147,6 +150,20 @@ def require_bounded(memory):
     assert sum(kept.response.size + OVERHEAD_BYTES + 2 * ITEM_BYTES for kept in responses.values()) <= 1 << 20
     assert len(memory._items) == 2 * len(responses)
     assert set(memory._bytes) == set(memory._responses) == {"one"}
+
+
+async def test_many_items_of_one_response_are_found_in_one_pass():
+    """Each of them would divide the whole response again, while the process serves nobody else."""
+    ids = [f"msg_{number}" for number in range(1_000)]
+    items = json.dumps([{"type": "message", "id": id_, "text": "x" * 100} for id_ in ids]).encode()
+    memory = ResponseMemory()
+    await memory.add(keep(replace(make_response("a"), input=items)), NOW)
+    begin = time.process_time()
+    await memory.find_items("one", ids[:1], NOW, 1 << 20)
+    one = time.process_time() - begin
+    found = await memory.find_items("one", ids, NOW, 1 << 20)
+    assert list(map(json.loads, found.values())) and found.keys() == set(ids)
+    assert time.process_time() - begin - one < 100 * one
 
 
 async def test_the_memory_has_a_bound():

@@ -72,15 +72,24 @@ class ResponseMemory:
     async def find_items(
         self, project: str, ids: Sequence[str], now: int, max_bytes: int
     ) -> Mapping[str, bytes]:
-        found: dict[str, bytes] = {}
-        total = 0
+        places: list[tuple[str, str]] = []
+        """The id of a response and of an item that it has."""
         for item in ids:
             for id_ in reversed(self._items.get((project, item), ())):
-                if (kept := self._find(project, id_, now)) is not None:
-                    items = split_items(kept.response.input, kept.response.output)
-                    found[item] = items[kept.item_ids.index(item)]
-                    total += len(found[item])
+                if self._find(project, id_, now) is not None:
+                    places.append((id_, item))
                     break
+        found: dict[str, bytes] = {}
+        total = 0
+        items: dict[str, bytes] = {}
+        last_id: str | None = None
+        for id_, item in sorted(places):
+            if id_ != last_id:  # the items of a response are divided once, however many are wanted
+                last_id, response = id_, self._responses[project][id_]
+                texts = split_items(response.response.input, response.response.output)
+                items = dict(zip(reversed(response.item_ids), reversed(texts), strict=True))
+            found[item] = items[item]
+            total += len(found[item])
             if total > max_bytes:
                 found[item] = b""
                 break
