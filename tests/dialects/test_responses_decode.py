@@ -1,13 +1,16 @@
 """Requests of the Responses API: items, turns, tools, reasoning, and what is ignored or refused."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from antiphon.dialects.common.endpoints import LARGE_BODY
 from antiphon.dialects.responses.decode import OPTIONAL, BodyDecoders, build_conversation
 from antiphon.dialects.responses.items import LoadedInput
-from antiphon.dialects.responses.tools import CalledTool, CallForm, join_name
+from antiphon.dialects.responses.state import load_input
+from antiphon.dialects.responses.tools import MOST_DEFINITIONS, CalledTool, CallForm, join_name
 from antiphon.dialects.responses.wire_types import (
     FunctionCallItem,
     InputText,
@@ -396,6 +399,38 @@ def test_tools_of_an_item_are_tools():
     late = conversation(input=[said("user", "Q"), item], tools=[PATCH])
     assert late.messages[1].role is Role.DEVELOPER and '"name": "get_weather"' in late.messages[1].text
     assert len(late.tools.tools) == 4
+
+
+def test_definitions_in_items_have_a_bound_even_of_one_tool():
+    item = {"type": "additional_tools", "tools": [{"type": "function", "name": "f"}] * (MOST_DEFINITIONS - 1)}
+    assert len(conversation(input=[said("user", "Q"), item], tools=[TOOL]).tools.tools) == 2
+    error = refused(input=[said("user", "Q"), item], tools=[TOOL, PATCH])
+    assert error.param == "input" and "more than 16,384 tools" in error.message
+
+
+async def test_a_thread_reads_a_long_chain_of_a_small_request():
+    """The event loop would serve nobody else meanwhile."""
+
+    class Store:
+        async def load_chain(self, id_: str, actor: Any) -> tuple[bytes, ...]:
+            return (json.dumps([said("user", "x" * int(id_)) | {"type": "message", "id": "msg_a"}]).encode(),)
+
+    class Offloading:
+        responses = Store()
+        works = 0
+
+        async def offload(self, work: Any) -> Any:
+            self.works += 1
+            return work()
+
+    for size, is_large in ((10, False), (LARGE_BODY, True)):
+        services: Any = Offloading()
+        request: Any = SimpleNamespace(actor=None, body=b"{}")
+        wire, _ = BodyDecoders().decode_responses(
+            json.dumps({"model": "m", "previous_response_id": str(size)}).encode()
+        )
+        loaded = await load_input(wire, request, services)
+        assert (services.works, loaded.is_large(request)) == (is_large, is_large)
 
 
 def test_tools_that_openai_runs_are_named_and_left_out():

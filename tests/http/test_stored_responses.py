@@ -264,9 +264,10 @@ async def test_small_seals_of_long_reasoning_fill_no_memory():
         sealed = served.edge.sealer.seal(SealedReasoning("a" * (1 << 20)), "default")
         reasoning = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         thought = {"type": "thinking", "thinking": "", "signature": sealed}
-        question = {"role": "user", "content": "Hi"}
+        question: dict[str, Any] = {"role": "user", "content": "Hi"}
         for path, field, item in ((PATH, "input", reasoning), ("/v1/messages", "messages", thought)):
             for count, status in ((1, 200), (17, 400)):
+                body: dict[str, Any]
                 if field == "input":
                     body = {"model": "m", "input": [*[item] * count, question]}
                 else:

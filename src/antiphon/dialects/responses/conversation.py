@@ -80,7 +80,7 @@ class _Talk:
     """The messages of an input, and the results of calls by the message that calls."""
 
     def __init__(
-        self, loaded: LoadedInput, found: Mapping[int, tuple[Tool, ...]], unseal: Unseal, report: FieldReport
+        self, loaded: LoadedInput, found: Mapping[int, Sequence[Tool]], unseal: Unseal, report: FieldReport
     ) -> None:
         self._found = found
         self._unseal = unseal
@@ -195,7 +195,7 @@ class _Talk:
 def build_messages(
     instructions: str | None,
     loaded: LoadedInput,
-    found: Mapping[int, tuple[Tool, ...]],
+    found: Mapping[int, Sequence[Tool]],
     unseal: Unseal,
     report: FieldReport,
 ) -> tuple[Message, ...]:

@@ -23,7 +23,7 @@ from antiphon.dialects.base import (
     TokenizeCall,
 )
 from antiphon.dialects.common.encode import encode_error
-from antiphon.dialects.common.endpoints import LARGE_BODY, add_attribution, build_report_headers, decode_body
+from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.openapi_schemas import (
     build_schemas,
     list_body_shapes,
@@ -117,14 +117,14 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
         build = partial(
             build_call, wire, report, loaded, unseal, strict=strict, stores=services.responses.is_on
         )
-        call = await services.offload(build) if len(request.body) > LARGE_BODY else build()
+        call = await services.offload(build) if loaded.is_large(request) else build()
         services.count_unused(NAME, call.ignored)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         meta = services.create_meta(call.request.model)
         builder = ResponseBuilder(meta, call, context.clock, partial(services.seal, actor=request.actor))
         generation = services.generate(call.request, context)
         if call.template.store:
-            save = partial(save_response, builder, loaded.own, request, services)
+            save = partial(save_response, builder, loaded, request, services)
             generation = act_at_end(generation, save)
         build_headers = partial(build_report_headers, call, request, services)
         if call.stream:
@@ -167,7 +167,8 @@ async def count_input_tokens(decoders: BodyDecoders, request: Request, services:
     wire, report = await decode_body(decoders.decode_input_tokens, request, services)
     loaded = await load_input(wire, request, services)
     unseal = SealReader("input", request, services).open
-    conversation, _ = build_conversation(wire, report, loaded, unseal)
+    build = partial(build_conversation, wire, report, loaded, unseal)
+    conversation, _ = await services.offload(build) if loaded.is_large(request) else build()
     ignored = report.names
     try:
         prompt = await services.tokenize(TokenizeCall(wire.model, conversation), request)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from antiphon.dialects.base import Request
+from antiphon.dialects.common.endpoints import LARGE_BODY
 from antiphon.dialects.responses.wire_types import StoredItem
 from antiphon.domain.values import Struct
 
@@ -13,6 +15,12 @@ class LoadedInput(Struct, frozen=True):
     """The items of the responses that the request continues."""
     own: tuple[StoredItem, ...] = ()
     """The request's own items. References are replaced by their items."""
+    stored_bytes: int = 0
+    """The bytes of the items that were stored, as JSON."""
+
+    def is_large(self, request: Request) -> bool:
+        """Whether a thread must read and write the items of the request, so that others do not wait."""
+        return len(request.body) + self.stored_bytes > LARGE_BODY
 
     def list_places(self) -> Iterator[tuple[int, StoredItem, str]]:
         """Yields all items with their indexes and with the names of their places for errors."""

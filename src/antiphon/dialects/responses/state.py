@@ -6,7 +6,6 @@ follow at once. Answers that broke, or whose caller left, are not stored.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from functools import partial
 
 import msgspec
 from msgspec import UNSET
@@ -22,6 +21,7 @@ from antiphon.dialects.responses.wire_types import (
     CustomResultItem,
     FunctionCallItem,
     FunctionResultItem,
+    InputItem,
     InputText,
     ItemReference,
     MessageItem,
@@ -58,25 +58,24 @@ _decode_item = msgspec.json.Decoder(StoredItem).decode
 async def load_input(wire: ResponsesPrompt, request: Request, services: Services) -> LoadedInput:
     """Returns the items of a request, with those to which it refers. Raises a RequestError for a reference to
     nothing."""
-    earlier: list[StoredItem] = []
+    arrays: Sequence[bytes] = ()
     if wire.previous_response_id is not None:
         arrays = await services.responses.load_chain(wire.previous_response_id, request.actor)
-        if sum(map(len, arrays)) <= LARGE_BODY:
-            earlier = _join_items(arrays)
-        else:
-            earlier = await services.offload(partial(_join_items, arrays))
-    if isinstance(wire.input, str):
-        return LoadedInput(tuple(earlier), (MessageItem(role="user", content=wire.input),))
-    items = wire.input or []
+    items: Sequence[InputItem] = wire.input or () if not isinstance(wire.input, str) else ()
     ids = [item.id or "" for item in items if isinstance(item, ItemReference)]
     found = await services.responses.load_items(ids, request.actor) if ids else {}
-    own = [_decode_item(found[item.id or ""]) if isinstance(item, ItemReference) else item for item in items]
-    return LoadedInput(tuple(earlier), tuple(own))
 
+    def build() -> LoadedInput:
+        earlier = tuple(item for array in arrays for item in _decode_items(array))
+        if isinstance(wire.input, str):
+            return LoadedInput(earlier, (MessageItem(role="user", content=wire.input),), stored_bytes)
+        own = tuple(
+            _decode_item(found[item.id or ""]) if isinstance(item, ItemReference) else item for item in items
+        )
+        return LoadedInput(earlier, own, stored_bytes)
 
-def _join_items(arrays: Sequence[bytes]) -> list[StoredItem]:
-    """Returns the items of JSON arrays."""
-    return [item for array in arrays for item in _decode_items(array)]
+    stored_bytes = sum(map(len, arrays)) + sum(len(found[id_]) for id_ in ids)
+    return build() if stored_bytes <= LARGE_BODY else await services.offload(build)
 
 
 def name_items(items: Sequence[StoredItem], meta: ResponseMeta) -> list[StoredItem]:
@@ -93,18 +92,22 @@ def name_items(items: Sequence[StoredItem], meta: ResponseMeta) -> list[StoredIt
 
 
 async def save_response(
-    builder: ResponseBuilder, items: Sequence[StoredItem], request: Request, services: Services
+    builder: ResponseBuilder, loaded: LoadedInput, request: Request, services: Services
 ) -> None:
     """Stores a complete response. If that fails, the response says so."""
     response = builder.response
-    stored = StoredResponse(
-        id=response.id,
-        created=response.created_at,
-        previous=response.previous_response_id,
-        input=_encode(name_items(items, builder.meta)),
-        output=_encode(builder.list_stored_items()),
-        body=_encode(replace(response, output=UNSET)),
-    )
+
+    def build() -> StoredResponse:
+        return StoredResponse(
+            id=response.id,
+            created=response.created_at,
+            previous=response.previous_response_id,
+            input=_encode(name_items(loaded.own, builder.meta)),
+            output=_encode(builder.list_stored_items()),
+            body=_encode(replace(response, output=UNSET)),
+        )
+
+    stored = await services.offload(build) if loaded.is_large(request) else build()
     if not await services.responses.save(stored, request.actor):
         builder.response = replace(response, store=False)
 

@@ -5,7 +5,7 @@ namespace's name before its own. An answer's calls get the caller's names and fo
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 
@@ -32,6 +32,10 @@ from antiphon.errors import InvalidValue, MissingParameter
 
 LONGEST_NAME = 64
 """The most characters of a name with its namespace. Vendors take no more."""
+
+MOST_DEFINITIONS = 16 * MOST_TOOLS
+"""The most definitions of tools in one request. Searches can find a tool again and again. Reading this many
+without schemas takes half a second."""
 
 HASH_BYTES = 4
 
@@ -65,7 +69,7 @@ class ReadTools(Struct, frozen=True):
     tools: Tools | None = None
     called: Mapping[str, CalledTool] = field(default_factory=dict)
     """By the model's names of tools: the caller's names, where they differ in name or form."""
-    found: Mapping[int, tuple[Tool, ...]] = field(default_factory=dict)
+    found: Mapping[int, Sequence[Tool]] = field(default_factory=dict)
     """By the indexes of items: the tools that the model learns of there."""
     relaxed: tuple[str, ...] = ()
     """The schema keywords and grammars that are not enforced."""
@@ -99,12 +103,17 @@ def read_tools(wire: ResponsesPrompt, loaded: LoadedInput, report: FieldReport, 
     relaxed: list[str] = []
     tools: dict[str, Tool] = {}
     called: dict[str, CalledTool] = {}
-    found: dict[int, tuple[Tool, ...]] = {}
-    for listed in _list_tools(wire, loaded):
+    found: dict[int, list[Tool]] = {}
+    for count, listed in enumerate(_list_tools(wire, loaded)):
+        if count == MOST_DEFINITIONS:
+            raise InvalidValue(
+                f"input: its items define more than {MOST_DEFINITIONS:,} tools; leave out old ones",
+                param="input",
+            )
         tool, caller_tool = _build_tool(listed, report, relaxed, strict)
         if listed.item is not None:
             tool = replace(tool, deferred=True)
-            found[listed.item] = (*found.get(listed.item, ()), tool)
+            found.setdefault(listed.item, []).append(tool)
         elif tool.name in tools:
             name_field = f"{listed.field}.name"
             raise InvalidValue(
