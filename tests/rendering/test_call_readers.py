@@ -2,6 +2,7 @@
 and read back from whatever the constraint allows."""
 
 import json
+import time
 from itertools import pairwise
 from typing import get_args
 
@@ -204,6 +205,36 @@ def test_a_text_is_read_wherever_it_is_cut(reading, cuts):
 def test_the_cut_never_changes_what_is_read(family, parts):
     text = "".join(parts)
     assert read(family, parts) == read(family, [text]) == read(family, list(text))
+
+
+def test_a_call_behind_a_header_without_a_name_is_read_however_it_is_cut():
+    for filling in ("x", "x" * 500):
+        text = f"[TOOL_CALLS]{filling}[TOOL_CALLS]f[ARGS]{{}}"
+        wanted = (f"[TOOL_CALLS]{filling}", [("f", "{}")], True)
+        assert read("mistral-headed", list(text)) == read("mistral-headed", [text]) == wanted
+    long_name = f"[TOOL_CALLS]f{' ' * 500}[ARGS]{{}}"
+    assert (
+        read("mistral-headed", [long_name])
+        == read("mistral-headed", list(long_name))
+        == (long_name, [], False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "opening", "closing"),
+    [
+        ("harmony", "<|channel|>commentary to=functions.f", "!{"),
+        ("deepseek", "<｜tool▁call▁begin｜>f", "!{"),
+        ("glm", "<tool_call>f<arg_key>", "<arg_value>"),
+        ("qwen-coder", "<tool_call><function=f><parameter=", ">"),
+    ],
+)
+def test_a_header_full_of_spaces_takes_no_time(family, opening, closing):
+    """It took seconds, while the server did nothing else."""
+    begin = time.process_time()
+    for _ in range(20):
+        read(family, [opening + " " * (399 - len(opening)) + closing])
+    assert time.process_time() - begin < 1
 
 
 def test_a_name_comes_complete_and_arguments_as_written():

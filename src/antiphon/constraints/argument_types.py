@@ -4,7 +4,7 @@ Some families write texts raw, without quotes. Then only the schema can tell the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -35,33 +35,44 @@ FIRST_CHARACTERS = MappingProxyType(
 def list_argument_types(schema: Mapping[str, object]) -> dict[str, Types]:
     """Returns the types of each argument that the schema declares."""
     properties: dict[str, Types] = {}
-    for part in _list_objects(schema, schema, 0):
+    known: dict[int, Types] = {}
+    for part in _list_objects(schema):
         declared = part.get("properties")
         for name, each in declared.items() if isinstance(declared, Mapping) else ():
-            properties[name] = properties.get(name, ALL_TYPES) & list_types(each, schema)
+            properties[name] = properties.get(name, ALL_TYPES) & _find_types(each, schema, 0, known)
     return {name: types & ALL_TYPES or ALL_TYPES for name, types in properties.items()}
 
 
-def _list_objects(
-    schema: Mapping[str, object], root: Mapping[str, object], steps: int
-) -> list[Mapping[str, object]]:
-    """Returns the schema, and the schemas that apply to the same object."""
-    found = [schema]
-    if steps < MOST_STEPS:
+def _list_objects(root: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    """Returns the schema, and the schemas that apply to the same object. Each is listed once, however many
+    references lead to it."""
+    found = {id(root): root}
+    waiting = [root]
+    while waiting:
+        schema = waiting.pop()
         all_of = schema.get("allOf")
         for each in (_resolve(schema.get("$ref"), root), *(all_of if isinstance(all_of, list) else ())):
-            if isinstance(each, Mapping):
-                found += _list_objects(each, root, steps + 1)
-    return found
+            if isinstance(each, Mapping) and id(each) not in found:
+                found[id(each)] = each
+                waiting.append(each)
+    return found.values()
 
 
-def list_types(schema: object, root: Mapping[str, object], steps: int = 0) -> Types:
+def list_types(schema: object, root: Mapping[str, object]) -> Types:
     """Returns the types of the values that a schema allows. `root`: the schema to which references refer."""
+    return _find_types(schema, root, 0, {})
+
+
+def _find_types(schema: object, root: Mapping[str, object], steps: int, known: dict[int, Types]) -> Types:
+    """Returns the types of the values that a schema allows. `known`: by the identities of schemas, the types
+    that were found before, since alternatives can refer to one schema millions of times."""
     if not isinstance(schema, Mapping) or steps > MOST_STEPS:
         return ALL_TYPES
-    types = ALL_TYPES
+    if (found := known.get(id(schema))) is not None:
+        return found
+    known[id(schema)] = types = ALL_TYPES  # while a schema refers to itself
     if (target := _resolve(schema.get("$ref"), root)) is not None:
-        types &= list_types(target, root, steps + 1)
+        types &= _find_types(target, root, steps + 1, known)
     declared = schema.get("type")
     if isinstance(declared, str | list):
         names = {declared} if isinstance(declared, str) else {*map(str, declared)}
@@ -73,10 +84,11 @@ def list_types(schema: object, root: Mapping[str, object], steps: int = 0) -> Ty
         types &= _list_value_types(schema["const"])
     for keyword in ("anyOf", "oneOf"):
         if isinstance(branches := schema.get(keyword), list):
-            types &= frozenset().union(*(list_types(each, root, steps + 1) for each in branches))
+            types &= frozenset().union(*(_find_types(each, root, steps + 1, known) for each in branches))
     if isinstance(branches := schema.get("allOf"), list):
         for each in branches:
-            types &= list_types(each, root, steps + 1)
+            types &= _find_types(each, root, steps + 1, known)
+    known[id(schema)] = types
     return types
 
 

@@ -399,7 +399,7 @@ def deepseek(source: str) -> CallNotation:
     fenced = "```json" in source
     begin, separator, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     opening, closing = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-    name = re.compile(rf"\s*(?:function{separator})?\s*([\w-]+)\s*(?:{separator})?\s*(?:```json)?\s*$")
+    name = re.compile(rf"\s*+(?:function{separator})?\s*+([\w-]+)\s*+(?:{separator})?\s*+(?:```json)?\s*$")
     return CallNotation(
         open=(opening,),
         before_name=(begin, "function", separator) if fenced else (begin,),
@@ -414,7 +414,9 @@ def deepseek(source: str) -> CallNotation:
 def harmony(_source: str) -> CallNotation:
     """gpt-oss: a channel for each kind of text; reasoning is in `analysis`."""
     channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
-    name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
+    name = re.compile(
+        r"([\w-]+)\s*+(?:<\|channel\|>\w+)?\s*+(?:<\|constrain\|>)?\s*+\w*\s*+<\|message\|>\s*$"
+    )
     message_end = (end, start, "assistant")
     final = f"{channel}final{message}"
     hidden_marks = (final, f"{channel}commentary{message}", f"{end}{start}assistant")
@@ -534,7 +536,7 @@ def glm(source: str) -> CallNotation:
         before_value="<arg_value>",
         after_value="</arg_value>",
         after_call="</tool_call>",
-        key=re.compile(r"\s*(?P<key>.*?)\s*</arg_key>\s*", re.DOTALL),
+        key=re.compile(r"\s*+(?P<key>.*?)\s*</arg_key>\s*", re.DOTALL),
     )
     tags = ArgumentTags(
         ("<arg_key>",), ("</arg_key>", *line, "<arg_value>"), ("</arg_value>", *line), reading

@@ -167,12 +167,13 @@ class HeaderReader:
 
     def _read_header(self) -> bool:
         """Reads a header, and adds the call that it names. Shows a header without a name as text."""
-        brace_index = self._buffer.find("{", len(self._head))
+        header = self._buffer[: LONGEST_HEADER + 1]
+        brace_index = header.find("{", len(self._head))
+        next_head = header.find(self._head, len(self._head), brace_index if brace_index >= 0 else None)
+        if next_head >= 0:
+            return self._reject_header(next_head)
         if brace_index < 0:
-            next_head = self._buffer.find(self._head, len(self._head))
-            if next_head < 0 and len(self._buffer) <= LONGEST_HEADER:
-                return False
-            return self._reject_header(next_head if next_head >= 0 else len(self._buffer))
+            return False if len(self._buffer) <= LONGEST_HEADER else self._reject_header(len(header))
         match = self._name.match(self._buffer[len(self._head) : brace_index])
         if match is None:
             return self._reject_header(brace_index)

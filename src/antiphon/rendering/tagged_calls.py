@@ -55,7 +55,7 @@ class TagMarks(Struct, frozen=True):
     after_call: str
     close: str = ""
     """After a group of calls; empty if a group is one call and ends with it."""
-    key: re.Pattern[str] = re.compile(r"\s*(?P<key>.*?)\s*", re.DOTALL)
+    key: re.Pattern[str] = re.compile(r"\s*+(?P<key>.*?)\s*", re.DOTALL)
     """Matches the text between the marks before the name and before the value. The group `text`, if the
     pattern has it, says whether the value is a text."""
     padding: str = ""
