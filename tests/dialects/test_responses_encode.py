@@ -16,6 +16,7 @@ from antiphon.dialects.responses.encode import (
     encode_response,
 )
 from antiphon.dialects.responses.wire_types import AnswerReasoning, TextDeltaEvent
+from antiphon.domain.context import RequestProgress
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -66,7 +67,9 @@ TURN = (
 
 def builder(**fields: Any) -> ResponseBuilder:
     body = {"input": "Hi", "tools": TOOLS} | fields
-    return ResponseBuilder(META, call(**body), FakeClock(), lambda reasoning: f"sealed {reasoning.text}")
+    return ResponseBuilder(
+        META, call(**body), FakeClock(), lambda reasoning: f"sealed {reasoning.text}", RequestProgress()
+    )
 
 
 def parse(encoded: bytes) -> list[Any]:
@@ -227,7 +230,7 @@ def test_blocks_of_a_vendor_are_sealed_for_the_client_or_for_the_store():
         return "sealed"
 
     for fields in ({"stores": True}, {"include": ["reasoning.encrypted_content"]}, {}):
-        built = ResponseBuilder(META, call(**fields), FakeClock(), seal)
+        built = ResponseBuilder(META, call(**fields), FakeClock(), seal, RequestProgress())
         for event in (Started(10), *turn, USAGE):
             list(built.add(event))
         shown, stored = built.output[0], built.list_stored_items()[0]
@@ -447,6 +450,17 @@ def test_a_silence_has_numbered_events():
     assert kinds(events).count("keepalive") == 2
     response = check_events(events, has_silences=True)
     assert response == buffered(TextDelta(0, "Hi!"), DONE)
+
+
+def test_a_response_has_the_temperature_that_the_models_profile_sets():
+    progress = RequestProgress()
+    built = ResponseBuilder(META, call(), FakeClock(), lambda _: "", progress)
+    early = list(built.start())
+    progress.report.temperature, progress.report.top_p = 0.3, 0.9
+    for event in (Started(1), TextDelta(0, "Hi"), DONE, USAGE):
+        list(built.add(event))
+    assert [each.response.temperature for each in early] == [1, 1]
+    assert (built.response.temperature, built.response.top_p) == (0.3, 0.9)
 
 
 def test_a_response_repeats_the_request_and_has_all_fields():

@@ -499,6 +499,8 @@ async def test_the_callers_sampling_wins_and_a_seed_is_drawn():
     first, second = (request.sampling for request in tokens.requests)
     assert (first.temperature, first.top_k, first.seed) == (0.3, 2, 1)
     assert (second.top_k, second.seed) == (7, 99)
+    prepared = await engine.prepare(asking(sampling=SamplingOptions(top_p=0.5)), Context("r", clock=clock))
+    assert (prepared.report.temperature, prepared.report.top_p) == (0.3, 0.5)
 
 
 # --- failures, leaving, deadlines ---

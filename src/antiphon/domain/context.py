@@ -137,7 +137,16 @@ class EngineReport:
     """What an engine reports about one request that it has prepared, from then to the end of the answer. The
     engine writes it. `pipeline.prepare` adds the optional parameters that it removed."""
 
-    __slots__ = ("embedded_tokens", "has_own_schemas", "held_s", "ignored", "relaxed", "sent_at")
+    __slots__ = (
+        "embedded_tokens",
+        "has_own_schemas",
+        "held_s",
+        "ignored",
+        "relaxed",
+        "sent_at",
+        "temperature",
+        "top_p",
+    )
 
     def __init__(self, ignored: tuple[str, ...] = (), has_own_schemas: bool = False) -> None:
         self.ignored = ignored
@@ -146,6 +155,9 @@ class EngineReport:
         """Whether the engine gets JSON Schemas as the caller wrote them. If not, keywords may be left out."""
         self.relaxed: tuple[str, ...] = ()
         """Keywords of schemas that the vendor does not enforce. They are known with the first event."""
+        self.temperature: float | None = None
+        self.top_p: float | None = None
+        """The values that a local model uses, which can be those of its profile. None for vendors."""
         self.embedded_tokens = 0
         """Number of tokens in texts whose vectors are computed, however the request ends."""
         self.sent_at: float | None = None

@@ -223,6 +223,7 @@ class Renderer:
             self._fit_prompts(request, model_info, context, report, media), context
         )
         shared_request = self._build_shared_request(request, context, model_info, adapter)
+        report.temperature, report.top_p = shared_request.sampling.temperature, shared_request.sampling.top_p
         if bad_words := request.output.bad_words:
             banned_sequences = await self._run_in_time(
                 tokenize_banned_words(self._engine, model_info, bad_words), context

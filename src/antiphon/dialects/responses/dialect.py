@@ -121,7 +121,8 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
         services.count_unused(NAME, call.ignored)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         meta = services.create_meta(call.request.model)
-        builder = ResponseBuilder(meta, call, context.clock, partial(services.seal, actor=request.actor))
+        seal = partial(services.seal, actor=request.actor)
+        builder = ResponseBuilder(meta, call, context.clock, seal, request.progress)
         generation = services.generate(call.request, context)
         if call.template.store:
             save = partial(save_response, builder, loaded, request, services)

@@ -59,7 +59,7 @@ from antiphon.dialects.responses.wire_types import (
     ThoughtDelta,
     ThoughtDone,
 )
-from antiphon.domain.context import Clock
+from antiphon.domain.context import Clock, RequestProgress
 from antiphon.domain.events import (
     Event,
     Finished,
@@ -392,11 +392,14 @@ CALL_ITEMS = {CallForm.FUNCTION: _Call, CallForm.CUSTOM: _CustomCall, CallForm.S
 class ResponseBuilder:
     """Builds the events of one answer, and the response that they add up to. One item is open at a time."""
 
-    def __init__(self, meta: ResponseMeta, call: ResponsesCall, clock: Clock, seal: Seal) -> None:
+    def __init__(
+        self, meta: ResponseMeta, call: ResponsesCall, clock: Clock, seal: Seal, progress: RequestProgress
+    ) -> None:
         self.meta = meta
         self.call = call
         self.seal = seal
         self._clock = clock
+        self._progress = progress
         self.output: list[OutputItem] = []
         """The complete items."""
         self.sealed: dict[int, str] = {}
@@ -448,6 +451,9 @@ class ResponseBuilder:
                 if event.arguments != "{}" or event.index not in self._empty_calls:
                     raise ProviderBroken("the vendor mixed the parts of several calls")
             case Started():
+                report = self._progress.report
+                if report.temperature is not None and report.top_p is not None:
+                    self.response = replace(self.response, temperature=report.temperature, top_p=report.top_p)
                 yield from self.start()
             case Finished():
                 yield from self._finish(event.reason)

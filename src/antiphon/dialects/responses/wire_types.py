@@ -623,9 +623,9 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     text: TextEcho
     reasoning: ReasoningEcho
     temperature: float
-    """The value of the request, or 1."""
+    """The value of the request, or that of the model's profile, or 1."""
     top_p: float
-    """The value of the request, or 1."""
+    """As `temperature`."""
     presence_penalty: float
     frequency_penalty: float
     top_logprobs: int
