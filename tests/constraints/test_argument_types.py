@@ -1,6 +1,7 @@
 """The types that a schema allows for arguments."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ LEVELS = 24
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
 def test_a_schema_with_millions_of_alternatives_is_followed_once(keyword):
     """Each level refers twice to the next one. Whoever sends tools would stop the server otherwise."""
-    definitions = {
+    definitions: dict[str, Any] = {
         f"level{number}": {keyword: [{"$ref": f"#/$defs/level{number + 1}"} for _ in range(2)]}
         for number in range(LEVELS)
     }

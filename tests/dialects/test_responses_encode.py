@@ -455,7 +455,7 @@ def test_a_silence_has_numbered_events():
 def test_a_response_has_the_temperature_that_the_models_profile_sets():
     progress = RequestProgress()
     built = ResponseBuilder(META, call(), FakeClock(), lambda _: "", progress)
-    early = list(built.start())
+    early: list[Any] = list(built.start())
     progress.report.temperature, progress.report.top_p = 0.3, 0.9
     for event in (Started(1), TextDelta(0, "Hi"), DONE, USAGE):
         list(built.add(event))

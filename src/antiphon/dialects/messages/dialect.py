@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 
 import msgspec
 
@@ -11,8 +11,6 @@ from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
     Answer,
-    Description,
-    DialectDefaults,
     Endpoint,
     EventStream,
     GenerationCall,
@@ -25,13 +23,8 @@ from antiphon.dialects.base import (
     StreamEncoder,
     TokenizeCall,
 )
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import answer_generation, decode_body
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.common.seals import SealReader
 from antiphon.dialects.messages import wire_types
 from antiphon.dialects.messages.decode import OPTIONAL, MessagesCall, decode_count, decode_messages
@@ -41,7 +34,7 @@ from antiphon.dialects.messages.encode import (
     encode_error,
     encode_message,
 )
-from antiphon.dialects.messages.fields import FIELD_TABLE, PREFIX, TABLES
+from antiphon.dialects.messages.fields import FIELD_TABLE, PREFIX
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
@@ -59,8 +52,6 @@ COUNT_PATH = f"{PREFIX}/count_tokens"
 TALK = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]}
 
 EXAMPLES: Mapping[str, object] = {"MessagesRequest": TALK | {"max_tokens": 64}, "CountRequest": TALK}
-
-ERROR = wire_types.ErrorAnswer
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,12 +84,16 @@ def unseal_text(seals: SealReader, signature: str) -> str:
     return "" if sealed is None else sealed.text
 
 
-class Messages(DialectDefaults):
+class Messages(DescribedDialect):
     """The dialect of the Messages API. It has no state."""
 
     name = NAME
     prefix = PREFIX
     field_table = FIELD_TABLE
+    shared_table = None
+    error_type = wire_types.ErrorAnswer
+    examples = EXAMPLES
+    schema_prefix = SCHEMA_PREFIX
     page = None
 
     def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
@@ -119,12 +114,6 @@ class Messages(DialectDefaults):
             (prefix + b"remaining", b"%d" % status.remaining),
             (prefix + b"reset", reset.strftime("%Y-%m-%dT%H:%M:%SZ").encode()),
         )
-
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
 
 
 def build_id_header(request: Request) -> Headers:
@@ -196,15 +185,3 @@ async def count_tokens(request: Request, services: Services) -> Answer:
     if ignored:
         headers += ((b"x-antiphon-ignored", ", ".join(ignored).encode()),)
     return Response(_encode(wire_types.TokenCount(len(prompt.ids))), headers=headers)
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), TABLES.values())
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    schemas = build_schemas((*list_shapes(endpoints), ERROR), FIELD_TABLE.schemas, EXAMPLES, SCHEMA_PREFIX)
-    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

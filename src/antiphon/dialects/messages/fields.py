@@ -52,5 +52,3 @@ FIELD_TABLE = FieldTable(
     OTHERS,
     endpoints=BOTH,
 )
-
-TABLES = FIELD_TABLE.tables

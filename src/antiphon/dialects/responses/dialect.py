@@ -1,7 +1,7 @@
 """The dialect of OpenAI's Responses API: its endpoints, and its part of the OpenAPI document."""
 
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -11,8 +11,6 @@ from antiphon.dialects.base import (
     EVENT_STREAM,
     JSON,
     Answer,
-    Description,
-    DialectDefaults,
     DialectOptions,
     Endpoint,
     EventStream,
@@ -22,14 +20,9 @@ from antiphon.dialects.base import (
     Services,
     TokenizeCall,
 )
+from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.encode import encode_error
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
-from antiphon.dialects.common.openapi_schemas import (
-    build_schemas,
-    list_body_shapes,
-    list_field_names,
-    list_shapes,
-)
 from antiphon.dialects.common.response_types import ErrorEnvelope
 from antiphon.dialects.common.seals import SealReader
 from antiphon.dialects.responses import wire_types
@@ -40,7 +33,7 @@ from antiphon.dialects.responses.decode import (
     build_conversation,
 )
 from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
-from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX, TABLES
+from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX
 from antiphon.dialects.responses.state import act_at_end, load_input, save_response
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
@@ -72,12 +65,16 @@ ITEM_PARAMETERS: Mapping[str, object] = {
 _encode = msgspec.json.Encoder().encode
 
 
-class Responses(DialectDefaults):
+class Responses(DescribedDialect):
     """The dialect of the Responses API."""
 
     name = NAME
     prefix = PREFIX
     field_table = FIELD_TABLE
+    shared_table = None
+    error_type = ErrorEnvelope
+    examples = EXAMPLES
+    schema_prefix = SCHEMA_PREFIX
     page = None
 
     def __init__(
@@ -99,12 +96,6 @@ class Responses(DialectDefaults):
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error)
-
-    def describe(self) -> Description:
-        return describe_endpoints(self.endpoints)
-
-    def list_fields(self) -> frozenset[str]:
-        return list_all_fields(self.endpoints)
 
 
 def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
@@ -296,16 +287,3 @@ def declare_compact() -> Endpoint:
         right=Right.GENERATE,
         is_suggested=False,
     )
-
-
-@cache
-def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
-    """Returns the names of the fields of requests."""
-    return list_field_names(list_body_shapes(endpoints), TABLES.values())
-
-
-def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
-    """Returns the dialect's part of the OpenAPI document, with its schemas."""
-    shapes = (*list_shapes(endpoints), ErrorEnvelope)
-    schemas = build_schemas(shapes, FIELD_TABLE.schemas, EXAMPLES, SCHEMA_PREFIX)
-    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ErrorEnvelope.__name__)

@@ -51,5 +51,3 @@ FIELD_TABLE = FieldTable(
     OTHERS,
     endpoints=BOTH,
 )
-
-TABLES = FIELD_TABLE.tables
