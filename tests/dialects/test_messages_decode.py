@@ -162,6 +162,21 @@ def test_a_deferred_tool_is_seen_once_a_result_refers_to_it():
     assert [tool.name for tool in found.tools.callable] == ["get_weather"] and found.tools.shown == ()
 
 
+def test_many_references_to_a_long_definition_fill_no_memory():
+    """A body of 200 KB stood for 20 MB, and one of 32 MB for more than any machine has."""
+    tool = TOOL | {"description": "x" * 200_000}
+    for count in (1, 100):
+        references = result(content=[{"type": "tool_reference", "tool_name": "get_weather"}] * count)
+        body: dict[str, Any] = {
+            "tools": [tool],
+            "messages": talk(("user", "Q"), ("assistant", [CALL]), ("user", [references])),
+        }
+        if count == 1:
+            assert len(conversation(**body).messages[2].text) > 200_000
+        else:
+            assert "more than 16,777,216 characters" in refused(**body).message
+
+
 def test_documents_and_search_results_are_text():
     blocks = [
         {"type": "document", "title": "Book", "context": "old", "source": {"type": "text", "data": "Text."}},

@@ -408,6 +408,13 @@ def test_definitions_in_items_have_a_bound_even_of_one_tool():
     assert error.param == "input" and "more than 16,384 tools" in error.message
 
 
+def test_a_long_description_of_many_tools_fills_no_memory():
+    space = SPACE | {"description": "x" * 200_000}
+    members = [{"type": "function", "name": f"f{number}"} for number in range(100)]
+    assert len(conversation(tools=[space]).tools.tools) == 2
+    assert "more than 16,777,216 characters" in refused(tools=[space | {"tools": members}]).message
+
+
 async def test_a_thread_reads_a_long_chain_of_a_small_request():
     """The event loop would serve nobody else meanwhile."""
 

@@ -1,6 +1,7 @@
 """Decodes bodies of the Messages API to generation requests."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -92,6 +93,10 @@ REASONING_FIELD_NAMES = ReasoningFieldNames(EFFORT_FIELD, BUDGET_FIELD, off="dis
 OPTIONAL = frozenset({EFFORT_FIELD, BUDGET_FIELD})
 """Parameters that are ignored if the model lacks them. Agents send them by the model's name, without knowing
 the model."""
+
+MOST_REFERENCED = 16 << 20
+"""The most characters for which the references to tools stand. Many references to one long definition could
+otherwise fill the memory. A search finds some tools, each with some thousand characters."""
 
 KEPT_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
 """The edit of a conversation that removes nothing."""
@@ -327,7 +332,7 @@ def _build_conversation(
     the paths of values without effect to `report`. Raises a RequestError."""
     _report_without_effect(wire, report)
     tools, relaxed = _read_tools(wire, strict)
-    definitions = {tool.name: tool for tool in wire.tools or ()}
+    definitions = _describe_tools(wire)
     messages = list(_read_system(wire.system))
     call_ids: frozenset[str] = frozenset()
     turns: list[tuple[str, list[tuple[ContentBlock, str]]]] = []
@@ -477,7 +482,7 @@ def _mark(message: Message, cache_control: CacheControlShape) -> Message:
 
 
 def _read_content(
-    blocks: Iterable[tuple[ContentBlock | ResultBlock, str]], definitions: Mapping[str, InputTool]
+    blocks: Iterable[tuple[ContentBlock | ResultBlock, str]], definitions: Mapping[str, str]
 ) -> Iterator[Content]:
     """Yields the parts of a content. An empty text is left out."""
     for block, path in blocks:
@@ -500,7 +505,7 @@ def _read_content(
             text = "\n\n".join([f"[{block.title}]({block.source})", *(part.text for part in block.content)])
             yield _read_text(text, block.cache_control)
         elif isinstance(block, ToolReferenceBlock):
-            yield _read_text(_describe_tool(block, path, definitions), block.cache_control)
+            yield _read_text(_find_definition(block, path, definitions), block.cache_control)
 
 
 def _read_text(text: str, cache_control: CacheControlShape | None) -> TextContent:
@@ -533,20 +538,52 @@ def _read_document(block: DocumentBlock, path: str) -> str | MediaContent:
     )
 
 
-def _describe_tool(block: ToolReferenceBlock, path: str, definitions: Mapping[str, InputTool]) -> str:
-    """Returns the definition of a referenced tool, in the form that Claude Code's search for tools promises
-    to the model."""
-    tool = definitions.get(block.tool_name)
-    if tool is None:
+def _describe_tools(wire: PromptBody) -> Mapping[str, str]:
+    """Returns the definition of each tool to which a result refers, in the form that Claude Code's search for
+    tools promises to the model. Raises InvalidValue if all references together make too long a text."""
+    counts = Counter(_list_references(wire))
+    definitions: dict[str, str] = {}
+    total = 0
+    for tool in wire.tools or ():
+        if tool.name in counts:
+            definition = {
+                "description": tool.description or "",
+                "name": tool.name,
+                "parameters": tool.input_schema,
+            }
+            text = json.dumps(definition, ensure_ascii=False)
+            definitions[tool.name] = f"<functions><function>{text}</function></functions>"
+            total += counts[tool.name] * len(definitions[tool.name])
+    if total > MOST_REFERENCED:
+        raise InvalidValue(
+            f"messages: its references to tools stand for more than {MOST_REFERENCED:,} characters; refer to "
+            "each tool once",
+            param="messages",
+        )
+    return definitions
+
+
+def _list_references(wire: PromptBody) -> Iterator[str]:
+    """Yields the names of the tools to which results refer."""
+    for message in wire.messages:
+        for block in message.content if isinstance(message.content, list) else ():
+            if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                for part in block.content:
+                    if isinstance(part, ToolReferenceBlock):
+                        yield part.tool_name
+
+
+def _find_definition(block: ToolReferenceBlock, path: str, definitions: Mapping[str, str]) -> str:
+    """Returns the definition of a referenced tool. Raises InvalidValue if there is no such tool."""
+    if (definition := definitions.get(block.tool_name)) is None:
         raise InvalidValue(f"{path}.tool_name: there is no tool named {block.tool_name}", param=path)
-    definition = {"description": tool.description or "", "name": tool.name, "parameters": tool.input_schema}
-    return f"<functions><function>{json.dumps(definition, ensure_ascii=False)}</function></functions>"
+    return definition
 
 
 def _build_user(
     blocks: Sequence[tuple[ContentBlock, str]],
     call_ids: frozenset[str],
-    definitions: Mapping[str, InputTool],
+    definitions: Mapping[str, str],
 ) -> Iterator[Message]:
     """Yields the messages of a user's turn: first the results of calls, then the rest. Raises InvalidValue
     for a result of a call that the turn before does not make."""
@@ -565,7 +602,7 @@ def _build_user(
         yield _join(Role.USER, parts)
 
 
-def _build_result(block: ToolResultBlock, path: str, definitions: Mapping[str, InputTool]) -> Message:
+def _build_result(block: ToolResultBlock, path: str, definitions: Mapping[str, str]) -> Message:
     """Builds the message of a call's result."""
     if block.content is None or isinstance(block.content, str):
         message = Message(Role.TOOL, block.content or "")
@@ -660,15 +697,7 @@ def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolC
 def _read_tools(wire: PromptBody, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
     """Reads the tools, and returns them with the schema keywords that are not enforced. A deferred tool is
     left out until a result refers to it. Raises a RequestError."""
-    referenced = {
-        part.tool_name
-        for message in wire.messages
-        if isinstance(message.content, list)
-        for block in message.content
-        if isinstance(block, ToolResultBlock) and isinstance(block.content, list)
-        for part in block.content
-        if isinstance(part, ToolReferenceBlock)
-    }
+    referenced = frozenset(_list_references(wire))
     relaxed: list[str] = []
     tools: list[Tool] = []
     names: set[str] = set()

@@ -37,6 +37,10 @@ MOST_DEFINITIONS = 16 * MOST_TOOLS
 """The most definitions of tools in one request. Searches can find a tool again and again. Reading this many
 without schemas takes half a second."""
 
+MOST_REPEATED = 16 << 20
+"""The most characters of descriptions of namespaces, each counted once for each of its tools, because the
+model sees it there. A small body could otherwise fill the memory. Agents' descriptions have some hundred."""
+
 HASH_BYTES = 4
 
 SEARCH_NAME = "tool_search"
@@ -104,11 +108,20 @@ def read_tools(wire: ResponsesPrompt, loaded: LoadedInput, report: FieldReport, 
     tools: dict[str, Tool] = {}
     called: dict[str, CalledTool] = {}
     found: dict[int, list[Tool]] = {}
+    repeated = 0
     for count, listed in enumerate(_list_tools(wire, loaded)):
         if count == MOST_DEFINITIONS:
             raise InvalidValue(
                 f"input: its items define more than {MOST_DEFINITIONS:,} tools; leave out old ones",
                 param="input",
+            )
+        if listed.namespace is not None:
+            repeated += len(listed.namespace.description or "")
+        if repeated > MOST_REPEATED:
+            raise InvalidValue(
+                f"{listed.field}: the descriptions of namespaces, repeated for each of their tools, have "
+                f"more than {MOST_REPEATED:,} characters; shorten them",
+                param=listed.field,
             )
         tool, caller_tool = _build_tool(listed, report, relaxed, strict)
         if listed.item is not None:
