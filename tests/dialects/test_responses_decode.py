@@ -195,6 +195,24 @@ def test_blocks_of_a_vendor_go_back_to_it():
     assert (message.reasoning, message.thinking_blocks) == ("hm", (block,))
 
 
+def test_blocks_between_texts_keep_their_places():
+    """Each text is a message of its own here. The vendor counts the characters without what joins them."""
+    blocks = {
+        str(place): {"type": "redacted_thinking", "data": "x", "after": {"text": place, "calls": 0}}
+        for place in (1, 3)
+    }
+    items: list[Any] = []
+    for place, text in (("1", "A"), ("3", "BC")):
+        items += [said("assistant", text), {"type": "reasoning", "summary": [], "encrypted_content": place}]
+    found = call(
+        unseal=lambda place: SealedReasoning(blocks=(blocks[place],)),
+        input=[said("user", "Q"), *items, said("assistant", "D")],
+    )
+    message = found.request.prompts[0].messages[1]
+    places = [block["after"]["text"] for block in message.thinking_blocks]
+    assert [message.text[:place] for place in places] == ["A", "A\n\nBC"]
+
+
 def test_a_chain_is_before_the_requests_own_items():
     """vllm-project/vllm#43244: the call of the earlier turn was lost."""
     earlier = (

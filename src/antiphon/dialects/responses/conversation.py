@@ -6,6 +6,7 @@ call is directly behind the message with its call, wherever the item is.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
@@ -52,6 +53,9 @@ Unseal = Callable[[str], SealedReasoning | None]
 LIFETIMES: Mapping[str | None, str | None] = {None: None, "30m": "5m", "12h": "1h"}
 """Lifetimes of cached prompts at OpenAI, and the nearest ones of other vendors."""
 
+BETWEEN_TEXTS = "\n\n"
+"""What is between the texts of several messages of the assistant in a row."""
+
 SEARCH_ID = "tool_search"
 """The id of a search without an id."""
 
@@ -68,12 +72,23 @@ class _Turn:
     def build(self) -> Message:
         return Message(
             Role.ASSISTANT,
-            "\n\n".join(self.texts),
+            BETWEEN_TEXTS.join(self.texts),
             tool_calls=tuple(self.calls),
             reasoning="\n\n".join(self.reasoning) or None,
             reasoning_field="input[].reasoning",
-            thinking_blocks=tuple(self.blocks),
+            thinking_blocks=tuple(map(self._move_block, self.blocks)),
         )
+
+    def _move_block(self, block: Mapping[str, object]) -> Mapping[str, object]:
+        """Returns a vendor's block with its place in the joined texts. It has that in the vendor's own
+        text, which has nothing between them."""
+        after = block.get("after")
+        place = after.get("text") if isinstance(after, Mapping) else None
+        if not isinstance(after, Mapping) or not isinstance(place, int):
+            return block
+        ends = accumulate(map(len, self.texts[:-1]))
+        moved = place + len(BETWEEN_TEXTS) * sum(end < place for end in ends)
+        return {**block, "after": {**after, "text": moved}}
 
 
 class _Talk:
