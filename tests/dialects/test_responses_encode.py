@@ -1,6 +1,7 @@
 """Answers of the Responses API: items, events in their order, ends, and that a stream is the whole answer."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.base import ResponseMeta
+from antiphon.dialects.responses.custom_input import CustomInputReader
 from antiphon.dialects.responses.encode import (
     ResponseBuilder,
     ResponsesStreamEncoder,
@@ -408,6 +410,17 @@ def test_a_custom_call_has_the_raw_text_however_it_is_split(text, is_ascii, size
 def test_arguments_of_another_form_are_the_text(arguments, text):
     events = (ToolCallStarted(0, 0, "c", "apply_patch"), ToolCallDelta(0, 0, arguments), DONE)
     assert check_events(stream(*events))["output"][0]["input"] == text
+
+
+def test_a_long_patch_takes_no_longer_for_each_part():
+    reader = CustomInputReader()
+    begin = time.process_time()
+    reader.read('{"input": "')
+    for _ in range(80_000):
+        reader.read("abcd")
+    reader.read('"}')
+    assert (reader.finish(), reader.text) == ("", "abcd" * 80_000)
+    assert time.process_time() - begin < 1
 
 
 def test_an_answer_that_breaks_has_failed_and_says_why():

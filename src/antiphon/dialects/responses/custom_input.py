@@ -23,33 +23,36 @@ class CustomInputReader:
     """Reads one call's arguments."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self._texts: list[str] = []
+        self._rest = ""
+        """The arguments that have not been read: all of them before the text begins."""
+        self._has_begun = False
+
+    @property
+    def text(self) -> str:
         """The text so far."""
-        self._arguments = ""
-        self._position = 0
-        """The end of what has been read; 0 before the text begins."""
+        return "".join(self._texts)
 
     def read(self, arguments: str) -> str:
         """Reads more arguments. Returns the text that they add."""
-        self._arguments += arguments
-        if not self._position:
-            opening = OPENING.match(self._arguments)
+        self._rest += arguments
+        if not self._has_begun:
+            opening = OPENING.match(self._rest)
             if opening is None:
                 return ""
-            self._position = opening.end()
-        if (whole := WHOLE.match(self._arguments, self._position)) is None:
+            self._has_begun = True
+            self._rest = self._rest[opening.end() :]
+        if (whole := WHOLE.match(self._rest)) is None:
             return ""
-        self._position = whole.end()
+        self._rest = self._rest[whole.end() :]
         return self._add(_unescape(whole.group()))
 
     def finish(self) -> str:
         """Returns the text that is left when the arguments have ended."""
-        if self._position:
-            return ""
-        return self._add(self._arguments)
+        return "" if self._has_begun else self._add(self._rest)
 
     def _add(self, text: str) -> str:
-        self.text += text
+        self._texts.append(text)
         return text
 
 
