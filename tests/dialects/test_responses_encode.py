@@ -420,7 +420,7 @@ def test_a_long_patch_takes_no_longer_for_each_part():
         reader.read("abcd")
     reader.read('"}')
     assert (reader.finish(), reader.text) == ("", "abcd" * 80_000)
-    assert time.process_time() - begin < 1
+    assert time.process_time() - begin < 2
 
 
 def test_an_answer_that_breaks_has_failed_and_says_why():
