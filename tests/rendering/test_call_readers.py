@@ -237,6 +237,29 @@ def test_a_header_full_of_spaces_takes_no_time(family, opening, closing):
     assert time.process_time() - begin < 1
 
 
+@pytest.mark.parametrize("family", sorted(CALL_FAMILIES))
+def test_spaces_without_end_take_no_longer_for_each_part(family):
+    """Models that repeat themselves write thousands of them, and every part took longer than the last."""
+    reader = CALL_FAMILIES[family]("").build_reader(())
+    begin = time.process_time()
+    for opening in ("", "".join(CALL_FAMILIES[family]("").open)):
+        reader.add(opening)
+        for _ in range(6_000):
+            reader.add("    ")
+    reader.end()
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize("family", sorted(CALL_FAMILIES))
+def test_many_spaces_before_a_call_are_read_however_they_are_cut(family):
+    notation = CALL_FAMILIES[family]("")
+    opening = "".join(notation.open)
+    rest = notation.write_call("f", "{}").removeprefix(opening)
+    for size in (30, 380, 400, 420):
+        text = f"{opening}{' ' * size}{rest} end"
+        assert read(family, [text]) == read(family, list(text))
+
+
 def test_a_name_comes_complete_and_arguments_as_written():
     reader = CALL_FAMILIES["hermes"]("").build_reader(())
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'

@@ -15,6 +15,9 @@ from typing import Protocol
 from antiphon.domain.values import Struct
 
 SPACE = " \t\r\n"
+LONGEST_HEADER = 400
+"""The most characters before the name or the object of a call. After more of them, all is text."""
+
 ARGUMENTS = frozenset({"arguments", "parameters", "args"})
 NAME = "name"
 
@@ -268,26 +271,27 @@ class VisibleText:
 
     def __init__(self) -> None:
         self._has_text = False
-        self._held_space = ""
+        self._held_space: list[str] = []
         """Whitespace that is shown only if text follows."""
         self.has_calls = False
         """Whether a call was made."""
 
     def record_call(self) -> None:
         """Records that a call was made at this position of the text."""
-        self.has_calls, self._held_space = True, ""
+        self.has_calls, self._held_space = True, []
 
     def record_cut(self) -> None:
         """Records that an incomplete call began at this position of the text."""
-        self._held_space = ""
+        self._held_space = []
 
     def add(self, text: str) -> list[OutputPart]:
         """Returns the part of the text that can be shown now. Holds back whitespace at the end."""
-        text = self._held_space + text
         body = text.rstrip(SPACE)
-        self._held_space = text[len(body) :]
         if not body:
+            self._held_space.append(text)
             return []
+        space, self._held_space = self._held_space, [text[len(body) :]]
+        body = "".join((*space, body))
         if self.has_calls and not self._has_text:
             body = body.lstrip(SPACE)
         self._has_text = True
@@ -295,7 +299,7 @@ class VisibleText:
 
     def end(self) -> list[OutputPart]:
         """Returns the whitespace that was held back, unless a call was made."""
-        space, self._held_space = self._held_space, ""
+        space, self._held_space = "".join(self._held_space), []
         return [VisiblePart(space)] if space and not self.has_calls else []
 
 
@@ -473,17 +477,18 @@ class LeadingCallReader(ObjectReader):
             self._read_parts += self._visible_text.add(self._buffer)
             self._buffer = ""
             return False
-        rest = self._buffer.lstrip(SPACE)
+        header = self._buffer[:LONGEST_HEADER]
+        rest = header.lstrip(SPACE)
         if self._opening and rest.startswith(self._opening):
             rest = rest[len(self._opening) :].lstrip(SPACE)
-        elif not rest or (self._opening and self._opening.startswith(rest)):
-            return False
-        if not rest:
+        elif self._opening.startswith(rest):
+            rest = ""
+        if not rest and len(self._buffer) <= LONGEST_HEADER:
             return False
         self._is_decided = True
         if rest.startswith("{"):
             self._is_in_group = True
-            self._consume(len(self._buffer) - len(rest))
+            self._consume(len(header) - len(rest))
         return True
 
     def _is_call(self) -> bool:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from antiphon.rendering.call_readers import (
+    LONGEST_HEADER,
     SPACE,
     CallArguments,
     CallName,
@@ -15,9 +16,6 @@ from antiphon.rendering.call_readers import (
     VisibleText,
     find_partial_mark,
 )
-
-LONGEST_HEADER = 400
-"""The most characters of a header. A longer header is text."""
 
 CHANNEL_MARK = re.compile(r"<\|\w+\|>")
 """A control token of a model with channels. Such a token is never part of a visible text."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from antiphon.constraints.argument_types import LITERALS
 from antiphon.domain.values import Struct
 from antiphon.rendering.call_readers import (
+    LONGEST_HEADER,
     SPACE,
     CallArguments,
     CallName,
@@ -148,7 +149,7 @@ class LiteralReader:
                     self._begin_value()
                     self._write('"')
                 return len(quote)
-            if quote.startswith(text[index:]):
+            if quote.startswith(text[index : index + len(quote)]):
                 return 0
         char = text[index]
         if char in ":=":
@@ -320,11 +321,13 @@ class LiteralCallReader:
         group or has none."""
         opening = self._marks.open
         if not opening:
-            rest = self._buffer.lstrip(SPACE)
-            at, opening = len(self._buffer) - len(rest), self._buffer[: len(self._buffer) - len(rest)]
-            if not rest:
-                return False
-            self._buffer = rest
+            header = self._buffer[:LONGEST_HEADER]
+            size = len(header) - len(header.lstrip(SPACE))
+            if size == len(header):
+                is_text = len(self._buffer) > LONGEST_HEADER
+                self._state = _State.TEXT if is_text else _State.OUTSIDE
+                return is_text
+            opening, self._buffer = self._buffer[:size], self._buffer[size:]
         else:
             at = self._buffer.find(opening)
             self._show(at if at >= 0 else find_partial_mark(self._buffer, opening))
@@ -335,22 +338,25 @@ class LiteralCallReader:
         return True
 
     def _read_header(self) -> bool:
-        """Reads what comes before the arguments. A header without a name is text."""
-        marks, rest = self._marks, self._buffer
+        """Reads what comes before the arguments. A header without a name, or with too many spaces, is
+        text."""
+        marks, header = self._marks, self._buffer[:LONGEST_HEADER]
+        can_end, rest = len(self._buffer) <= LONGEST_HEADER, header
         for mark in (marks.before_name,) if self._had_call else (marks.list_open, marks.before_name):
             rest = rest.lstrip(SPACE)
             if not rest.startswith(mark):
-                return False if mark.startswith(rest) else self._reject_header()
+                return False if can_end and mark.startswith(rest) else self._reject_header()
             rest = rest[len(mark) :]
         rest = rest.lstrip(SPACE)
         match = NAME.match(rest)
         name = match[0] if match is not None else ""
         after_name = rest[len(name) :]
-        if not after_name and len(name) <= LONGEST_NAME:
+        if can_end and not after_name and len(name) <= LONGEST_NAME:
             return False
         if not name or name[0].isdigit() or not after_name.startswith(marks.after_name):
             return self._reject_header()
-        self._buffer, self._opening = after_name[len(marks.after_name) :], ""
+        self._buffer = self._buffer[len(header) - len(after_name) + len(marks.after_name) :]
+        self._opening = ""
         self._read_parts.append(CallName(name))
         self._visible_text.record_call()
         self._arguments, self._had_call, self._state = LiteralReader(marks), True, _State.ARGUMENTS
@@ -375,7 +381,7 @@ class LiteralCallReader:
 
     def _read_between(self) -> bool:
         """Reads what follows a call in its group: the next call, or the end of the group."""
-        rest = self._buffer.lstrip(SPACE)
+        self._buffer = rest = self._buffer.lstrip(SPACE)
         if self._marks.list_close and rest.startswith(","):
             self._buffer, self._state = rest[1:], _State.HEADER
             return True

@@ -21,6 +21,7 @@ from antiphon.constraints.argument_types import (
 from antiphon.domain.messages import Tool
 from antiphon.domain.values import Struct
 from antiphon.rendering.call_readers import (
+    LONGEST_HEADER,
     SPACE,
     CallArguments,
     CallName,
@@ -151,10 +152,14 @@ class TaggedCallReader:
         return at >= 0
 
     def _read_header(self) -> bool:
-        """Reads the marks around a function's name. A header without a name is text."""
-        marks, rest = self._marks, self._buffer.lstrip(SPACE)
+        """Reads the marks around a function's name. A header without a name, or with too many spaces, is
+        text."""
+        marks, header = self._marks, self._buffer[:LONGEST_HEADER]
+        can_end = len(self._buffer) <= LONGEST_HEADER
+        rest = header.lstrip(SPACE)
         if not rest.startswith(marks.before_name):
-            return self._reject_header() if not marks.before_name.startswith(rest) else False
+            is_beginning = can_end and marks.before_name.startswith(rest)
+            return False if is_beginning else self._reject_header()
         name_match = NAME.match(rest, len(marks.before_name))
         name = name_match[0] if name_match is not None else ""
         after_name = rest[len(marks.before_name) + len(name) :].lstrip(SPACE)
@@ -162,9 +167,9 @@ class TaggedCallReader:
             return self._reject_header()
         next_marks = (marks.after_name,) if marks.after_name else (marks.before_key, marks.after_call)
         if not any(map(after_name.startswith, next_marks)):
-            can_follow = any(mark.startswith(after_name) for mark in next_marks)
-            return False if can_follow else self._reject_header()
-        self._buffer = after_name[len(marks.after_name) :]
+            is_beginning = can_end and any(mark.startswith(after_name) for mark in next_marks)
+            return False if is_beginning else self._reject_header()
+        self._buffer = self._buffer[len(header) - len(after_name) + len(marks.after_name) :]
         self._read_parts.append(CallName(name))
         self._visible_text.record_call()
         self._argument_types, self._keys = self._types.get(name, {}), set()
@@ -180,7 +185,8 @@ class TaggedCallReader:
 
     def _read_key(self) -> bool:
         """Reads the name of the next argument, or the end of the call."""
-        marks, rest = self._marks, self._buffer.lstrip(SPACE)
+        marks = self._marks
+        self._buffer = rest = self._buffer.lstrip(SPACE)
         if rest.startswith(marks.after_call):
             self._buffer = rest[len(marks.after_call) :]
             self._end_call()
@@ -246,7 +252,8 @@ class TaggedCallReader:
 
     def _read_between(self) -> bool:
         """Reads what follows a call in its group: the next call, or the end of the group."""
-        marks, rest = self._marks, self._buffer.lstrip(SPACE)
+        marks = self._marks
+        self._buffer = rest = self._buffer.lstrip(SPACE)
         if rest.startswith(marks.close):
             self._buffer = rest[len(marks.close) :]
             self._state = _State.OUTSIDE
