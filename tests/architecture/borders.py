@@ -40,7 +40,7 @@ BORDERS = {
     "sqlalchemy": ("antiphon.store", "antiphon.retrieval.postgres"),
     "alembic": ("antiphon.store",),
     "httptools": ("antiphon.http", "antiphon.engines.vendors"),
-    "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
+    "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox"),
     "msgspec": (
         "antiphon.settings",
         "antiphon.bodies",

@@ -51,7 +51,6 @@ LAYERS = {
     "antiphon.testing": 3,
     "antiphon.console": 4,
     "antiphon.http": 4,
-    "antiphon.web": 4,
     "antiphon.dialects": 4,
     "antiphon.processes": 5,
     "antiphon.assembly": 5,

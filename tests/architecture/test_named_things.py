@@ -67,6 +67,7 @@ NAME = re.compile(
 FLAG = re.compile(r"^--[a-z][a-z-]+")
 CLASS = re.compile(r"[A-Z][a-z]+")
 MEMBER = re.compile(r"\b([A-Z][a-z]\w+)\.([a-z_]\w*)")
+DOTTED = re.compile(r"[a-z_]+(?:\.[a-z_]+)+")
 FILE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|json|yml|yaml)|(?:[a-z_]+/)+")
 
 Quote = tuple[str, str]
@@ -189,12 +190,35 @@ def find_missing_files(quotes: Iterable[Quote]) -> Iterator[str]:
             yield f"{place} names `{quote}`, which is no file"
 
 
+@cache
+def list_code() -> dict[str, set[str]]:
+    return {module.name: list_code_words(module) for module in modules()}
+
+
+def find_missing_modules(quotes: Iterable[Quote]) -> Iterator[str]:
+    """Finds dotted names in docstrings that begin as a module does, and are no module and nothing in one."""
+    code = list_code()
+    settings = set[str]().union(*(code[name] for name in code if name.startswith("antiphon.settings")))
+    packages = {name.split(".")[1] for name in code if "." in name}
+    for place, quote in quotes:
+        name = f"antiphon.{quote.removeprefix('antiphon.')}"
+        parent, _, last = name.rpartition(".")
+        checked = DOTTED.fullmatch(quote) and name.split(".")[1] in packages
+        is_setting = quote.count(".") == 1 and last in settings
+        if checked and not is_setting and name not in code and last not in code.get(parent, ()):
+            yield f"{place} names `{quote}`, which is no module"
+
+
 def test_every_name_exists():
     expect_none(find_missing_names(list_quotes()))
 
 
 def test_every_member_exists():
     expect_none(find_missing_members(list_quotes()))
+
+
+def test_every_module_exists():
+    expect_none(find_missing_modules(quote for quote in list_quotes() if quote[0].startswith("antiphon")))
 
 
 def test_every_file_exists():
@@ -212,6 +236,17 @@ def test_a_name_that_is_gone_is_found():
 def test_a_member_or_file_that_is_gone_is_found():
     assert not list(find_missing_members([("a page", "Pipeline.run"), ("a page", "Nothing.of_ours")]))
     assert len(list(find_missing_members([("a page", "Pipeline.walk")]))) == 1
+    for name in (
+        "pipeline.run",
+        "antiphon.engines.host",
+        "pipeline.run.start_generation",
+        "media.fetch",
+        "a.b",
+    ):
+        assert not list(find_missing_modules([("a page", name)]))
+    assert list(find_missing_modules([("a page", "pipeline.walk")])) == [
+        "a page names `pipeline.walk`, which is no module"
+    ]
     assert not list(
         find_missing_files(("a page", each) for each in ("pipeline/run.py", "run.py", "pipeline/", "`a b`"))
     )

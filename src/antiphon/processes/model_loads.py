@@ -2,7 +2,7 @@
 
 The first request of a parked model starts its host. If there is too little memory, idle models are unloaded
 first, the longest idle one before the others. If that is not enough, the load is refused and can be tried
-again later. Each host ends by itself after its idle time (`engines.host.idle`).
+again later. Each host ends by itself after its idle time (`IdleUnloading` of `engines.host.server`).
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The client connects by itself, and connects again after the host's process died. A lost connection
 ends calls at once. A sequence that had started gets EngineDied. A queued sequence gets EngineLost, which
-`pipeline.attempt` tries once more. A new call without a connection gets EngineUnavailable. After `retire`
+`pipeline.open_route` tries once more. A new call without a connection gets EngineUnavailable. After `retire`
 these errors name the reload.
 The client starts no process and keeps no vocabulary in memory; its users load the vocabulary once for each
 `generation`.
