@@ -5,7 +5,7 @@ A broken, stalled or unreadable stream raises an error, so it never looks finish
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -304,11 +304,10 @@ class VendorStream:
     __slots__ = (
         "_arrived_at",
         "_context",
-        "_deadline",
         "_decoder",
         "_failures",
         "_first_event_due",
-        "_has_begun",
+        "_has_returned_events",
         "_held_s",
         "_is_complete",
         "_is_decoding",
@@ -333,7 +332,7 @@ class VendorStream:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._response: UpstreamResponse | None = None
-        self._deadline = self._first_event_due = inf
+        self._first_event_due = inf
         self._decoder: StreamDecoder | None = None
         """The decoder of a streamed answer."""
         self._splitter = EventSplitter(self.provider.options.max_answer_bytes)
@@ -344,8 +343,9 @@ class VendorStream:
         self._failures: list[AntiphonError] = []
         """The error of the answer, until the events before it are returned. The list has at most one item."""
         self._started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
-        self._has_begun = False
-        """Whether an event was returned."""
+        """The first event. It is an estimate until the vendor tells the counts of the prompt."""
+        self._has_returned_events = False
+        """Whether a group was returned. After that, no other route is tried."""
         self._is_decoding = False
         """Whether a piece is decoded. If the request is cancelled meanwhile, what is left of the piece is
         lost."""
@@ -369,48 +369,49 @@ class VendorStream:
         return self
 
     async def __anext__(self) -> EventGroup:
-        """Returns the events of the next piece of a streamed answer, or of a whole answer. The first group
-        has content, so another route can be tried until then."""
-        events, self._remaining_events = self._remaining_events, []
-        if events:
+        """Returns the events of a whole answer, or of the next pieces of a stream that have any. The first
+        group has content, so another route can be tried until then. If the answer breaks after some events,
+        returns these first, and raises the error afterwards."""
+        if waiting_events := self._remaining_events:
+            self._remaining_events = waiting_events[EVENTS_PER_TURN:]
             await asyncio.sleep(0)
-        elif self._failures:
+            return waiting_events[:EVENTS_PER_TURN]
+        if self._failures:
             raise self._failures.pop()
-        elif self._is_complete:
+        if self._is_complete:
             raise StopAsyncIteration
-        else:
-            response = self._response or await self._send()
-            try:
-                if self._decoder is None:
-                    events += await self._read_answer(response)
-                    self._is_complete = True
-                while not events and not self._is_complete and self._decoder is not None:
-                    await self._read_piece(response, self._decoder, events)
-                    if not self._has_begun and all(isinstance(event, Started) for event in events):
-                        self._keep_start(events)
-                        events.clear()
-            except ANSWER_FAILURES as failure:
-                response.close()
-                if not self._has_begun and all(isinstance(event, Started) for event in events):
-                    events.clear()
-                has_begun = self._has_begun or bool(events)
-                if not events:
-                    raise self._map_failure(failure, has_begun, self._context) from None
-                # The events before the fault come first.
-                self._failures.append(self._map_failure(failure, has_begun, self._context))
-            if not self._has_begun:
-                self._has_begun = True
-                self._keep_start(events)
-                events = [self._started, *[event for event in events if not isinstance(event, Started)]]
+        response = self._response or await self._send()
+        events: list[Event] = []
+        try:
+            if self._decoder is None:
+                events += await self._read_answer(response)
+                self._is_complete = True
+                self._withhold_start(events)
+            while not events and not self._is_complete and self._decoder is not None:
+                await self._read_piece(response, self._decoder, events)
+                self._withhold_start(events)
+        except ANSWER_FAILURES as failure:
+            response.close()
+            self._withhold_start(events)
+            if not events:
+                raise self._map_failure(failure, self._has_returned_events) from None
+            self._failures.append(self._map_failure(failure, has_events=True))
+        if not self._has_returned_events:
+            self._has_returned_events = True
+            events.insert(0, self._started)
         if len(events) > EVENTS_PER_TURN:
             events, self._remaining_events = events[:EVENTS_PER_TURN], events[EVENTS_PER_TURN:]
         return events
 
-    def _keep_start(self, events: Iterable[Event]) -> None:
-        """Keeps the counts of the prompt, if the vendor tells them before its answer."""
+    def _withhold_start(self, events: list[Event]) -> None:
+        """Before the first group, takes Started out of the events that were read, and keeps its counts: it is
+        no content, so it does not end the search for a route."""
+        if self._has_returned_events:
+            return
         for event in events:
             if isinstance(event, Started) and event.prompt_tokens:
                 self._started = event
+        events[:] = [event for event in events if not isinstance(event, Started)]
 
     @property
     def has_arrived(self) -> bool:
@@ -524,13 +525,13 @@ class VendorStream:
             return event
         return limit_usage(event, self.request, self.size, self.provider, self._context)
 
-    def _map_failure(self, failure: Exception, has_begun: bool, context: Context) -> AntiphonError:
-        """Returns the error for a failure of the answer. After the first event, it is an error after which no
-        other route is tried."""
+    def _map_failure(self, failure: Exception, has_events: bool) -> AntiphonError:
+        """Returns the error for a failure of the answer. `has_events`: whether events of the answer come
+        before it. Then it is an error after which no other route is tried."""
         error = self._explain_failure(failure)
-        if is_expired(context):
+        if is_expired(self._context):
             return build_deadline_error(error.cause)
-        if not has_begun or not isinstance(error, ProviderError):
+        if not has_events or not isinstance(error, ProviderError):
             return error
         return ProviderBroken(
             f"the stream of the provider {self.provider.name} broke: {error.message}", cause=error.cause
