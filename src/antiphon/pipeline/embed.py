@@ -88,7 +88,7 @@ async def _embed(request: EmbeddingRequest, route: OpenRoute[Embeddings]) -> Emb
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )
     prepared = await route.engine.prepare_embedding(request, route.context)
-    await route.begin(prepared.size, prepared.report)
+    await route.begin_attempt(prepared.size, prepared.report)
     answer = await prepared.embed(route.context)
     route.record_first_event()
     return answer
@@ -99,7 +99,7 @@ async def _rank(request: RerankRequest, route: OpenRoute[Ranking]) -> Ranking:
     if not isinstance(route.engine, RerankEngine):
         raise UnsupportedParameter(f"{request.model} is not a reranker; name a reranker", param="model")
     prepared = await route.engine.prepare_rerank(request, route.context)
-    await route.begin(prepared.size, prepared.report)
+    await route.begin_attempt(prepared.size, prepared.report)
     answer = await prepared.rank(route.context)
     route.record_first_event()
     return answer

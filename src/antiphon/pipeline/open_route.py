@@ -147,7 +147,7 @@ class OpenRoute(Generic[T]):
         "_stream",
         "context",
         "first_events",
-        "has_begun",
+        "is_attempt",
         "route",
     )
 
@@ -201,7 +201,7 @@ class OpenRoute(Generic[T]):
             except AntiphonError as error:
                 self._add_try(error.code)  # before the close, which a cancellation can interrupt
                 search = search or self._begin_search()
-                is_final = search.record_error(route, error, self.has_begun)
+                is_final = search.record_error(route, error, self.is_attempt)
                 if account is not None and not is_final:
                     context.progress.report = EngineReport()  # that of the route holds no longer
                 await self._close(error)
@@ -240,12 +240,12 @@ class OpenRoute(Generic[T]):
         """The engine of the route."""
         return self.route.engine
 
-    async def begin(self, size: RequestSize, report: EngineReport) -> None:
+    async def begin_attempt(self, size: RequestSize, report: EngineReport) -> None:
         """Reserves the request's size, and counts an attempt. Call it just before the engine is called."""
         self.context.progress.report = report
         if self._account is not None:
             await self._account.reserve(self.route, size)
-        self.has_begun = True
+        self.is_attempt = True
         self.context.progress.attempts += 1
         self._started_at = self.context.clock.monotonic()
         if self.context.span is not None:
@@ -277,7 +277,10 @@ class OpenRoute(Generic[T]):
     def _take(self, route: ModelRoute) -> None:
         """Counts the request as in flight on a route."""
         self.route, self.context = route, self._request_context
-        self.has_begun = self._has_served = False
+        self.is_attempt = False
+        """Whether `begin_attempt` was called: the engine of this route gets the request."""
+        self._has_served = False
+        """Whether the first event has come."""
         self._claim: str | None = None
         self._events = None
         self._counts = self._policy.metrics.find_route(self._model.label, route.label)
@@ -319,7 +322,7 @@ class OpenRoute(Generic[T]):
             state.is_probed = False
         if self._claim is not None and limiter is not None:
             limiter.settle(self._claim, NOTHING)
-        if self.has_begun:
+        if self.is_attempt:
             outcome = OK if error is None else _name_outcome(error)
             counts.outcomes[outcome] += 1
             if self.context.span is not None:
@@ -464,10 +467,10 @@ class RouteSearch:
         self._skipped += (route,)
         self._found_full_route = True
 
-    def record_error(self, route: ModelRoute, error: AntiphonError, has_begun: bool) -> bool:
-        """Returns whether an error ends the request. If not, records the error of the route. `has_begun`:
-        whether the engine was called."""
-        self._attempts += has_begun and not isinstance(error, EngineUnavailable)
+    def record_error(self, route: ModelRoute, error: AntiphonError, is_attempt: bool) -> bool:
+        """Returns whether an error ends the request. If not, records the error of the route. `is_attempt`:
+        whether the route's engine was called."""
+        self._attempts += is_attempt and not isinstance(error, EngineUnavailable)
         self._engine_deaths += isinstance(error, EngineLost)
         if not isinstance(error, UNSUPPORTED):
             self._failures[route] = ErrorReport.from_error(error)

@@ -180,7 +180,7 @@ async def start_generation(
         if error.modality is not None:
             error.message += await _name_models(models, error.modality, route.context.actor)
         raise
-    await route.begin(prepared.size, prepared.report)
+    await route.begin_attempt(prepared.size, prepared.report)
     return await route.open_stream(prepared.stream(route.context))
 
 

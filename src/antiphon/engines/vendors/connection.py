@@ -3,7 +3,7 @@
 The connection is an `asyncio.Protocol`. An `UpstreamResponse` writes one request to it and reads the answer
 with httptools, whose parser adds the parts of a body to a list without a call of Python. A vendor can close
 an idle connection at the moment when the next request is written to it. `ConnectionLost` then lets the
-provider send the request again; `has_begun` tells whether any byte of an answer came.
+provider send the request again; `has_bytes` tells whether any byte of an answer came.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ class UpstreamResponse:
         return self._connection is None
 
     @property
-    def has_begun(self) -> bool:
+    def has_bytes(self) -> bool:
         """Whether any byte of the response has arrived, even if the head is not complete."""
         return self._byte_count > 0
 

@@ -181,7 +181,7 @@ class Provider:
                 except ConnectionLost:
                     # A vendor closes an idle connection as the next request is written to it: it has read
                     # nothing, so the request can be sent again (RFC 9110, 9.2.2).
-                    if not is_used or response.has_begun or get_time() - started_at > STALE_S:
+                    if not is_used or response.has_bytes or get_time() - started_at > STALE_S:
                         raise
                 else:
                     break
