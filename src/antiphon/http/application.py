@@ -144,6 +144,8 @@ class Application:
         writer = EventWriter(exchange, self._stream_timeouts, build_headers, stream.encoder.keep_alive)
         last_event, encode = None, stream.encoder.encode
         try:
+            # The handler's context ended with the handler, which only made the stream. This one is inside the
+            # `try`, so that the error that it raises becomes the last event.
             with self._cancel_on_leave(request, exchange):
                 async with stream.events as groups:
                     async for group in groups:
