@@ -74,7 +74,7 @@ BORDERS = {
         "antiphon.constraints.guide",
         "antiphon.engines",
         "antiphon.media.sound",
-        "antiphon.memory",
+        "antiphon.memory.turns",
         "antiphon.retrieval",
         "antiphon.weights.convert",
     ),

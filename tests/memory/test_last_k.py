@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidValue
-from antiphon.memory import count_leading, keep_last_messages, pair_results
+from antiphon.memory.turns import count_leading, keep_last_messages, pair_results
 from tests.memory.conversations import conversations, places, talk
 
 

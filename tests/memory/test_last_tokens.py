@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.memory import TurnSearch, count_leading, find_turns, pair_results
+from antiphon.memory.turns import TurnSearch, count_leading, find_turns, pair_results
 from tests.memory.conversations import conversations, places, talk
 
 

@@ -5,7 +5,7 @@ from array import array
 import hypothesis
 from hypothesis import strategies as st
 
-from antiphon.memory import RankedTurns, count_leading, find_turns, pair_results
+from antiphon.memory.turns import RankedTurns, count_leading, find_turns, pair_results
 from tests.memory.conversations import conversations, places, talk
 
 

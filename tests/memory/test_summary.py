@@ -6,19 +6,21 @@ from hypothesis import strategies as st
 from antiphon.domain.memory import KeptSummary
 from antiphon.domain.messages import Message, Role, TextContent, ToolCall
 from antiphon.domain.values import replace
-from antiphon.memory import (
-    OMITTED,
+from antiphon.memory.summaries import (
     ProcessSummaries,
-    PromptBudget,
     StoredSummaries,
     build_writer_messages,
-    choose_budget,
     choose_summary_tokens,
-    count_leading,
-    cut_middle,
     digest_beginnings,
     insert_summary,
     list_cuts,
+)
+from antiphon.memory.turns import (
+    OMITTED,
+    PromptBudget,
+    choose_budget,
+    count_leading,
+    cut_middle,
     pair_results,
     write_transcript,
 )

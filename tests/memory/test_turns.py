@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.memory import count_leading, find_turns, pair_results
+from antiphon.memory.turns import count_leading, find_turns, pair_results
 from tests.memory.conversations import talk
 
 

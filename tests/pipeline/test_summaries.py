@@ -36,7 +36,7 @@ from antiphon.errors import (
     RequestError,
     UnsupportedParameter,
 )
-from antiphon.memory import BEFORE
+from antiphon.memory.summaries import BEFORE
 from antiphon.pipeline.run import Pipeline
 from antiphon.pipeline.summarise import MAX_PARTS
 from antiphon.telemetry.metrics import Metrics

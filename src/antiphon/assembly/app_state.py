@@ -31,7 +31,7 @@ from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
 from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
-from antiphon.memory import ProcessSummaries, StoredSummaries, SummaryCache
+from antiphon.memory.summaries import ProcessSummaries, StoredSummaries, SummaryCache
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget, ProjectQuota
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.documents import DocumentTexts

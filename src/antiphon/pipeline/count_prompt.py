@@ -8,7 +8,7 @@ from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
 from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
-from antiphon.memory import PromptBudget, choose_budget
+from antiphon.memory.turns import PromptBudget, choose_budget
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 
 

@@ -1,6 +1,6 @@
 """Chooses the part of the conversation that the model sees, by the request's memory strategy.
 
-`antiphon.memory` makes the decisions. The engine that would serve the request counts the tokens of its
+`antiphon.memory.turns` makes the decisions. The engine that would serve the request counts the tokens of its
 prompt. Child calls of the request make the vectors of `relevant`. The process caches vectors, so a growing
 conversation pays for each turn about once.
 """
@@ -15,7 +15,7 @@ from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawProm
 from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ContextLengthExceeded, InvalidValue, ModelNotFound, PermissionDenied
-from antiphon.memory import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
+from antiphon.memory.turns import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,

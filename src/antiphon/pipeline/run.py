@@ -17,7 +17,7 @@ from antiphon.domain.values import replace
 from antiphon.engines.registry import MAX_SHOWN_NAMES, Model, ModelRegistry
 from antiphon.errors import AntiphonError, UnsupportedParameter
 from antiphon.limits.base import Limiter
-from antiphon.memory import ProcessSummaries, SummaryCache
+from antiphon.memory.summaries import ProcessSummaries, SummaryCache
 from antiphon.pipeline.account import RequestAccount
 from antiphon.pipeline.child import ChildCalls
 from antiphon.pipeline.documents import DocumentTexts

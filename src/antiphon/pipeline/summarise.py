@@ -2,8 +2,8 @@
 
 A cached summary is used again while it and the turns after it fit the budget. A new summary covers enough
 turns to free about half of the budget. It continues the summary before it, so a growing conversation pays for
-each turn once. `antiphon.memory` contains the prompts. A cut is the index of the first message that a
-summary does not cover. The writer is the model that writes the summary.
+each turn once. `antiphon.memory.summaries` contains the prompts. A cut is the index of the first message that
+a summary does not cover. The writer is the model that writes the summary.
 """
 
 from contextlib import AbstractContextManager
@@ -22,19 +22,15 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.memory import (
-    PromptBudget,
+from antiphon.memory.summaries import (
     SummaryCache,
-    TurnSearch,
     build_writer_messages,
     choose_summary_tokens,
-    count_leading,
-    cut_middle,
     digest_beginnings,
     insert_summary,
     list_cuts,
-    write_transcript,
 )
+from antiphon.memory.turns import PromptBudget, TurnSearch, count_leading, cut_middle, write_transcript
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
