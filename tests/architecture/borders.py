@@ -16,10 +16,10 @@ BORDERS = {
     "aiohttp": ("antiphon.processes.webhook",),
     "multidict": ("antiphon.engines.vendors",),
     "yarl": ("antiphon.engines.vendors", "antiphon.processes.webhook"),
-    "jwt": ("antiphon.auth.single_sign_on",),
+    "jwt": ("antiphon.auth.signing_keys", "antiphon.auth.single_sign_on"),
     "nacl": ("antiphon.auth.sealing",),
     "httpx2": (
-        "antiphon.auth.single_sign_on",
+        "antiphon.auth.signing_keys",
         "antiphon.engines.vendors",
         "antiphon.weights",
         "antiphon.retrieval.ingest",

@@ -175,12 +175,12 @@ def test_the_supervisor_reaches_no_framework():
 
 
 def test_what_serves_reaches_no_hub():
-    signing_on = "antiphon.auth.single_sign_on"  # asks its issuer, where one is set
-    others = [module for module in modules() if module.name != signing_on]
+    signing_keys = "antiphon.auth.signing_keys"  # asks the issuer of single sign-on, where one is set
+    others = [module for module in modules() if module.name != signing_keys]
     assert {"huggingface_hub", "httpx2"} & {
         name for start in SERVED for name in reach(start, others)
     } == set()
-    assert "huggingface_hub" not in reach(signing_on, modules())
+    assert "huggingface_hub" not in reach(signing_keys, modules())
     assert "huggingface_hub" in reach("antiphon.weights.hub.download", modules())
 
 

@@ -14,12 +14,9 @@ from antiphon.auth import single_sign_on
 from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
+from antiphon.auth.signing_keys import MAX_AGE_S, MIN_FETCH_INTERVAL_S, REFRESH_S, SigningKeys
 from antiphon.auth.single_sign_on import (
-    MAX_AGE_S,
-    MIN_FETCH_INTERVAL_S,
-    REFRESH_S,
     ClaimReader,
-    SigningKeys,
     SingleSignOn,
     TokenRequirements,
     TokenVerificationCache,

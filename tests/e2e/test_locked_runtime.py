@@ -28,6 +28,7 @@ provider = "v"
 """
 
 NEEDS = {
+    "antiphon.auth.signing_keys": "jwt",
     "antiphon.auth.single_sign_on": "jwt",
     "antiphon.engines.host.ray.request_router": "ray",
     "antiphon.engines.vllm.plugin": "torch",

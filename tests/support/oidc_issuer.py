@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from antiphon.auth.single_sign_on import DISCOVERY
+from antiphon.auth.signing_keys import DISCOVERY
 from antiphon.errors import IssuerUnavailable
 
 ADDRESS = "https://issuer.example"

@@ -183,13 +183,12 @@ def build_single_sign_on(oidc: OidcSettings, tenancy: TenancyParts, clock: Clock
     if oidc.issuer is None:
         return None
     try:
+        from antiphon.auth.signing_keys import SigningKeys, fetch
         from antiphon.auth.single_sign_on import (
             ClaimReader,
-            SigningKeys,
             SingleSignOn,
             TokenRequirements,
             TokenVerificationCache,
-            fetch,
             parse_group_rules,
         )
     except ModuleNotFoundError:

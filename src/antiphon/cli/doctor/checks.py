@@ -588,7 +588,7 @@ def _check_issuer(oidc: OidcSettings, issuer: str) -> Finding:
     """Checks that the issuer of single sign-on answers, and has a key for one of the algorithms."""
     if find_spec("jwt") is None:
         return report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
-    from antiphon.auth.single_sign_on import SigningKeys, fetch
+    from antiphon.auth.signing_keys import SigningKeys, fetch
 
     try:
         algorithms = asyncio.run(SigningKeys(issuer, oidc.keys_url, fetch, time.monotonic).load())
