@@ -16,7 +16,7 @@ from antiphon.constraints.argument_types import list_argument_types
 from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
-from antiphon.domain.values import Struct, replace
+from antiphon.domain.values import Struct
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.call_readers import (
     CallsOrTextReader,
@@ -459,35 +459,6 @@ def phi(source: str) -> CallNotation:
     )
 
 
-def build_tag_reader(marks: TagMarks | LiteralMarks, tools: Sequence[Tool]) -> OutputReader:
-    """Makes the reader of calls whose arguments come one by one."""
-    return LiteralCallReader(marks) if isinstance(marks, LiteralMarks) else TaggedCallReader(marks, tools)
-
-
-def build_tagged(
-    tags: ArgumentTags,
-    marks: tuple[Marks, Marks, Marks, Marks, Marks],
-    between_calls: Marks | None = None,
-    between_groups: Marks | None = None,
-    ends_reasoning: bool = False,
-) -> CallNotation:
-    """Builds the notation of a family that writes each argument by itself. `marks`: those before a group of
-    calls, before and after the function's name, after the arguments, and after the group."""
-    opening, before_name, after_name, after_arguments, close = marks
-    return CallNotation(
-        open=opening,
-        before_name=before_name,
-        before_arguments=after_name,
-        after_arguments=after_arguments,
-        close=close,
-        between_calls=between_calls,
-        between_groups=between_groups,
-        tags=tags,
-        ends_reasoning=ends_reasoning,
-        build_reader=partial(build_tag_reader, tags.reading),
-    )
-
-
 def qwen_coder(_source: str) -> CallNotation:
     """`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`, each on its own
     line: Qwen 3 Coder, Qwen 3.5 and later, Nemotron 3, Step 3.5."""
@@ -503,8 +474,17 @@ def qwen_coder(_source: str) -> CallNotation:
         padding="\n",
     )
     tags = ArgumentTags(("<parameter=",), (">\n",), ("\n</parameter>\n",), reading)
-    marks = (("<tool_call>",), ("\n<function=",), (">\n",), ("</function>\n",), ("</tool_call>",))
-    return build_tagged(tags, marks, between_groups=("\n",), ends_reasoning=True)
+    return CallNotation(
+        open=("<tool_call>",),
+        before_name=("\n<function=",),
+        before_arguments=(">\n",),
+        after_arguments=("</function>\n",),
+        close=("</tool_call>",),
+        between_groups=("\n",),
+        ends_reasoning=True,
+        tags=tags,
+        build_reader=partial(TaggedCallReader, reading),
+    )
 
 
 def seed(_source: str) -> CallNotation:
@@ -520,8 +500,16 @@ def seed(_source: str) -> CallNotation:
         close="</seed:tool_call>",
     )
     tags = ArgumentTags(("<parameter=",), (">",), ("</parameter>\n",), reading)
-    marks = (("<seed:tool_call>",), ("\n<function=",), (">\n",), ("</function>\n",), ("</seed:tool_call>",))
-    return build_tagged(tags, marks, between_groups=("\n",))
+    return CallNotation(
+        open=("<seed:tool_call>",),
+        before_name=("\n<function=",),
+        before_arguments=(">\n",),
+        after_arguments=("</function>\n",),
+        close=("</seed:tool_call>",),
+        between_groups=("\n",),
+        tags=tags,
+        build_reader=partial(TaggedCallReader, reading),
+    )
 
 
 def glm(source: str) -> CallNotation:
@@ -541,7 +529,16 @@ def glm(source: str) -> CallNotation:
     tags = ArgumentTags(
         ("<arg_key>",), ("</arg_key>", *line, "<arg_value>"), ("</arg_value>", *line), reading
     )
-    return build_tagged(tags, (("<tool_call>",), (), line, ("</tool_call>",), ()), between_groups=line)
+    return CallNotation(
+        open=("<tool_call>",),
+        before_name=(),
+        before_arguments=line,
+        after_arguments=("</tool_call>",),
+        close=(),
+        between_groups=line,
+        tags=tags,
+        build_reader=partial(TaggedCallReader, reading),
+    )
 
 
 def minimax(_source: str) -> CallNotation:
@@ -559,8 +556,16 @@ def minimax(_source: str) -> CallNotation:
         close=closing,
     )
     tags = ArgumentTags(('<parameter name="',), ('">',), ("</parameter>\n",), reading)
-    marks = ((opening, "\n"), ('<invoke name="',), ('">\n',), ("</invoke>\n",), (closing,))
-    return build_tagged(tags, marks, between_calls=())
+    return CallNotation(
+        open=(opening, "\n"),
+        before_name=('<invoke name="',),
+        before_arguments=('">\n',),
+        after_arguments=("</invoke>\n",),
+        close=(closing,),
+        between_calls=(),
+        tags=tags,
+        build_reader=partial(TaggedCallReader, reading),
+    )
 
 
 def deepseek_markup(source: str) -> CallNotation:
@@ -586,14 +591,17 @@ def deepseek_markup(source: str) -> CallNotation:
         after_text=(f"</{token}parameter>\n",),
         reading=reading,
     )
-    marks = (
-        (f"<{token}{group}>", "\n"),
-        (f'<{token}invoke name="',),
-        ('">\n',),
-        (f"</{token}invoke>\n",),
-        (f"</{token}{group}>",),
+    return CallNotation(
+        open=(f"<{token}{group}>", "\n"),
+        before_name=(f'<{token}invoke name="',),
+        before_arguments=('">\n',),
+        after_arguments=(f"</{token}invoke>\n",),
+        close=(f"</{token}{group}>",),
+        between_calls=(),
+        ends_reasoning=True,
+        tags=tags,
+        build_reader=partial(TaggedCallReader, reading),
     )
-    return build_tagged(tags, marks, between_calls=(), ends_reasoning=True)
 
 
 def gemma(source: str) -> CallNotation:
@@ -617,7 +625,16 @@ def gemma(source: str) -> CallNotation:
     tags = ArgumentTags(
         (), (":", quote), (quote,), reading, before_json=(":",), after_json=(), between=(",",), is_nested=True
     )
-    return build_tagged(tags, ((opening,), ("call:",), ("{",), ("}",), (closing,)), between_groups=())
+    return CallNotation(
+        open=(opening,),
+        before_name=("call:",),
+        before_arguments=("{",),
+        after_arguments=("}",),
+        close=(closing,),
+        between_groups=(),
+        tags=tags,
+        build_reader=lambda _tools: LiteralCallReader(reading),
+    )
 
 
 def python(source: str) -> CallNotation:
@@ -638,18 +655,16 @@ def python(source: str) -> CallNotation:
         after_value="",
     )
     tags = ArgumentTags((), ("=",), (), reading, between=(", ",), has_raw_texts=False)
-    marks = (
-        (opening, "[") if has_marks else ("[",),
-        (),
-        ("(",),
-        (")",),
-        ("]", closing) if has_marks else ("]",),
-    )
-    notation = build_tagged(tags, marks, between_calls=(", ",))
-    return (
-        notation
-        if has_marks
-        else replace(notation, call_pattern=r"[ \t\r\n]*\[[ \t\r\n]*[A-Za-z_][\-.0-9A-Z_a-z]*\(")
+    return CallNotation(
+        open=(opening, "[") if has_marks else ("[",),
+        before_name=(),
+        before_arguments=("(",),
+        after_arguments=(")",),
+        close=("]", closing) if has_marks else ("]",),
+        between_calls=(", ",),
+        call_pattern=None if has_marks else r"[ \t\r\n]*\[[ \t\r\n]*[A-Za-z_][\-.0-9A-Z_a-z]*\(",
+        tags=tags,
+        build_reader=lambda _tools: LiteralCallReader(reading),
     )
 
 
