@@ -110,7 +110,7 @@ def build_actor_finder(app_state: AppState, keyring: Keyring | None) -> FindActo
     def find(uploader: Uploader) -> Actor | None:
         if uploader.kind == ActorKind.ANONYMOUS:
             return None if app_state.verifiers else LOCAL_ANONYMOUS
-        if uploader.key == SERVICE_ACTOR.id:
+        if uploader.key == SERVICE_ACTOR.id:  # the key of the settings, which no keyring has
             return SERVICE_ACTOR if app_state.verifiers else None
         actor = None if keyring is None else keyring.find_actor(uploader.key, uploader.project, uploader.user)
         return actor if actor is not None and Right.GENERATE in actor.rights else None

@@ -136,8 +136,9 @@ def find_server(url: str | None, may_be_foreign: bool = False) -> tuple[str, str
         address, key = f"http://{bracketed}:{server.port}", server.api_key
     key_source = f"the key of {KEY_VARIABLE}" if key else "no key"
     is_foreign = url is not None and may_be_foreign and not _is_own_server(url)
-    if not key and _is_local(address) and not is_foreign and (key := read_operator_key()):
-        key_source = f"the key in {find_operator_file()}"
+    if not key and not is_foreign and _is_local(address):
+        key = read_operator_key()
+        key_source = f"the key in {find_operator_file()}" if key else key_source
     if problem:
         note(f"{problem.removesuffix('.')}. Used {address} and {key_source} instead")
     return address, key

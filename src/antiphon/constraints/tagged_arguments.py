@@ -162,8 +162,8 @@ class _TaggedCall:
         return f"({' | '.join(beginnings)})?" if beginnings else '""'
 
     def _list_objects(self, schema: object, steps: int) -> Iterator[Mapping[str, object]]:
-        """Yields the schema, and the schemas that apply to the same object."""
-        if not isinstance(schema, Mapping) or steps > MOST_STEPS:
+        """Yields the schema, and those that apply to the same object: its definition, and `allOf`."""
+        if not isinstance(schema, Mapping) or steps > MOST_STEPS:  # a definition can refer to itself
             return
         if unknown := schema.keys() - ENFORCED:
             raise self._build_refusal(f"the keyword {min(unknown)} of the whole object is not supported")

@@ -164,7 +164,7 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
 
 async def _try_start(limits: Limits, variables: Mapping[str, str]) -> "Process | OSError":
     """Starts the helper process with these environment variables and those that Python needs. Returns the
-    error if it cannot be started."""
+    error if it cannot be started: the task group of `_start` would wrap what is raised."""
     import asyncio
     import os
 

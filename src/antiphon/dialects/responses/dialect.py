@@ -125,7 +125,7 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
             async for group in groups:
                 for event in group:
                     for _ in builder.add(event):
-                        """The response is built from the events, which only a stream sends."""
+                        pass  # the builder adds them up to the response; only a stream sends them
         return Response(encode_response(builder.response), headers=build_headers())
 
     return Endpoint(

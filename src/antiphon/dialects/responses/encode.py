@@ -222,14 +222,15 @@ class _Message(_Item):
         if self._is_refusal is None:
             return
         text = "".join(self._texts)
-        part: AnswerText | AnswerRefusal = AnswerRefusal(text)
+        part: AnswerText | AnswerRefusal
         if self._is_refusal:
+            part = AnswerRefusal(text)
             yield RefusalDone(**self._place_part(), refusal=text)
         else:
             scores = join_scores(self._scores)
             logprobs = build_chat_logprobs(scores).content if scores else []
-            yield TextDone(**self._place_part(), text=text, logprobs=logprobs)
             part = AnswerText(text, logprobs=logprobs)
+            yield TextDone(**self._place_part(), text=text, logprobs=logprobs)
         yield PartDone(**self._place_part(), part=part)
         self._parts.append(part)
         self._is_refusal = self._ending = None

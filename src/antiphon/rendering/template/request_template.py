@@ -117,7 +117,7 @@ class RenderPayload(TypedDict):
 
 
 def build_payload(template: RequestTemplate, conversation: Conversation, wall: float) -> RenderPayload:
-    """Builds the payload of `render`."""
+    """Builds the payload of `render`. `wall`: the time that the template sees, in Unix seconds."""
     return RenderPayload(
         template=template.source,
         names=template.special.names,

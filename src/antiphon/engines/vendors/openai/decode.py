@@ -339,7 +339,7 @@ class AnswerReader:
         reader = self._choices.get(index)
         if reader is None or reader.is_finished:
             reader = self._find_reader(choice, message)
-            if reader is None:
+            if reader is None:  # a part without content after the choice's end
                 return events
         if choice.logprobs is not None and self._wants_scores:
             reader.has_scores = True
