@@ -131,7 +131,9 @@ class Drain:
         lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not try_lock(lock):
-                self._note_other_drain()
+                if not self._other_is_draining:
+                    self._other_is_draining = True
+                    record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
                 self._pause_or_wake()
                 if self._is_stopping:
                     return
@@ -143,12 +145,6 @@ class Drain:
         finally:
             self._is_draining = False
             os.close(lock)
-
-    def _note_other_drain(self) -> None:
-        """Sets that another process drains the spool, and logs this once."""
-        if not self._other_is_draining:
-            record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
-        self._other_is_draining = True
 
     def _drain(self) -> None:
         """Runs rounds until the drain is stopped. The last round ends when everything is inserted, or when

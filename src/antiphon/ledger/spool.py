@@ -203,16 +203,12 @@ class Spool:
     def _create_spares(self) -> None:
         """Creates files in advance. Sets `problem` to the reason if not all can be created."""
         try:
-            while len(self._spares) < SPARE_FILES and self._can_grow():
+            while len(self._spares) < SPARE_FILES and len(list_segments(self._directory)) < self._max_files:
                 self._spares.append(create_segment(self._directory))
             problem = "" if len(self._spares) == SPARE_FILES else TOO_LARGE
         except OSError as error:
             problem = os.strerror(error.errno or 0)
         self._set_problem(problem)
-
-    def _can_grow(self) -> bool:
-        """Whether the maximum size of the spool allows another file."""
-        return len(list_segments(self._directory)) < self._max_files
 
     def _set_problem(self, problem: str) -> None:
         """Stores why no file can be created. Logs when the reason changes, and when files can be created

@@ -76,7 +76,8 @@ def check_redis(url: str, timeout_s: float) -> str:
     an answer.
     Raises SettingsError for an invalid address, and LimitsUnavailable for a server that cannot be used."""
     RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
-    address = _strip_credentials(url)
+    split_url = urlsplit(url)
+    address = f"{split_url.scheme}://{split_url.netloc.rpartition('@')[2]}{split_url.path}"
     try:
         redis_info = asyncio.run(_fetch_info(url, timeout_s))
     except TimeoutError:
@@ -105,12 +106,6 @@ async def _fetch_info(url: str, timeout_s: float) -> dict[str, object]:
         await redis.ping()
         redis_info: dict[str, object] = await redis.info()
         return redis_info
-
-
-def _strip_credentials(url: str) -> str:
-    """Returns the address without user, password and options."""
-    split_url = urlsplit(url)
-    return f"{split_url.scheme}://{split_url.netloc.rpartition('@')[2]}{split_url.path}"
 
 
 class RedisClaim(Struct):

@@ -65,7 +65,9 @@ class LimitService:
             self._require_target(actor, request)
             limit = request.to_limit(self._changes.make_id("limit"), request.target, self._changes.now())
             require_unique(limit, self._list_siblings(limit))
-            return self._add_limit(actor, limit)
+            revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
+            self._changes.update_directory(revision, limits=(*self._changes.directory.limits, limit))
+            return limit
 
         return await self._changes.apply(add)
 
@@ -171,12 +173,6 @@ class LimitService:
             for sibling in directory.limits
             if sibling.subject is limit.subject and _has_target(families, sibling, limit.target)
         ]
-
-    def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
-        """Writes a new limit to the store and adds it to the directory."""
-        revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
-        self._changes.update_directory(revision, limits=(*self._changes.directory.limits, limit))
-        return limit
 
 
 def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:

@@ -7,7 +7,7 @@ apart.
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -188,16 +188,13 @@ class RouteRates(Struct, frozen=True):
 
 def compute_route_rates(earlier: Reading, later: Reading) -> tuple[RouteRates, ...]:
     """Computes the figures of every route, except a local model under its own name."""
+    metric = f"{ROUTE_PREFIX}in_flight"
     return tuple(
-        _compute_route(earlier, later, model, route) for model, route in _list_routes(later) if model != route
+        _compute_route(earlier, later, model, route)
+        for model in later.list_label_values(metric, "model")
+        for route in later.list_label_values(metric, "route", model=model)
+        if model != route
     )
-
-
-def _list_routes(reading: Reading) -> Iterator[tuple[str, str]]:
-    """Yields each model with each of its routes."""
-    for model in reading.list_label_values(f"{ROUTE_PREFIX}in_flight", "model"):
-        for route in reading.list_label_values(f"{ROUTE_PREFIX}in_flight", "route", model=model):
-            yield model, route
 
 
 def _compute_route(earlier: Reading, later: Reading, model: str, route: str) -> RouteRates:

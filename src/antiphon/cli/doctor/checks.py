@@ -163,31 +163,30 @@ def check_models(settings: Settings) -> tuple[list[SizedModel], list[Finding]]:
     findings: list[Finding] = []
     for model in settings.models:
         try:
-            resolved = _resolve_local(model, settings)
-            if resolved is None:
+            path = find_fetched_path(model.path, settings.hub)
+            if not path:
                 findings.append(
                     report_problem(
                         "model-not-fetched", f"{model.path} is not fetched yet", FindingSeverity.ADVICE
                     )
                 )
                 continue
-            sized = _size_model(resolved)
+            sized = _size_model(change_model(model, path=path))
         except LoadError as error:
             findings.append(to_finding("memory-short", error))
         except SettingsError as error:
             findings.append(to_finding("settings-invalid", error))
-        except (AntiphonError, OSError) as error:
-            findings.append(_report_unusable_model(model, error))
+        except AntiphonError as error:
+            findings.append(to_finding("model-invalid", error))
+        except OSError as error:
+            findings.append(report_problem("model-invalid", f"cannot read {model.path}: {error.strerror}"))
         else:
             sized_models.append(sized)
-            findings.append(report_ok("model", _describe_model(sized)))
+            capacity, size = describe_capacity(sized.model), f"{sized.bytes / GIGABYTE:.2f} GB"
+            findings.append(
+                report_ok("model", f"{sized.model.name}, {sized.model.path}: {capacity} in {size}")
+            )
     return sized_models, findings + check_memory(sized_models, find_own_server(settings.server))
-
-
-def _resolve_local(model: ModelSettings, settings: Settings) -> ModelSettings | None:
-    """Returns the model with the local path of its file; None if the file was never fetched."""
-    path = find_fetched_path(model.path, settings.hub)
-    return change_model(model, path=path) if path else None
 
 
 def _size_model(model: ModelSettings) -> SizedModel:
@@ -202,19 +201,6 @@ def _size_model(model: ModelSettings) -> SizedModel:
         cells = sized.cells or (sized.context_length or 0) * sized.sequences
         context = cells * compute_cell_bytes(header, sized.kv_type)
     return SizedModel(sized, (header.size + context) * sized.hosts)
-
-
-def _report_unusable_model(model: ModelSettings, error: AntiphonError | OSError) -> Finding:
-    """Builds the finding for a model whose file is not usable."""
-    if isinstance(error, AntiphonError):
-        return to_finding("model-invalid", error)
-    return report_problem("model-invalid", f"cannot read {model.path}: {error.strerror}")
-
-
-def _describe_model(sized: SizedModel) -> str:
-    """Describes a model and its memory in words."""
-    model = sized.model
-    return f"{model.name}, {model.path}: {describe_capacity(model)} in {sized.bytes / GIGABYTE:.2f} GB"
 
 
 def check_memory(models: list[SizedModel], own_server: OwnServer | None = None) -> list[Finding]:

@@ -396,7 +396,8 @@ class DocumentJob:
                 note = f"{WAITING_TEXT}: {error.message}"
                 await asyncio.to_thread(dependencies.uploads.write_note, order.id, note)
                 raise TryAgain(error) from None
-            await self._mark_failed(document, error)
+            await self._fail(document, error)
+            record("knowledge_document_failed", logging.INFO, code=error.code, request_id=order.request_id)
             await asyncio.to_thread(dependencies.uploads.remove, order.id)
             await self._fail(document, error)  # the same file can have been uploaded before the removal
             raise
@@ -572,11 +573,6 @@ class DocumentJob:
                 "the key that uploaded this file has ended: upload the file again with another key"
             )
         return actor
-
-    async def _mark_failed(self, document: DocumentInfo | None, error: AntiphonError) -> None:
-        """Sets the document to FAILED, with the error, and logs the failure."""
-        await self._fail(document, error)
-        record("knowledge_document_failed", logging.INFO, code=error.code, request_id=self._order.request_id)
 
     async def _fail(self, document: DocumentInfo | None, error: AntiphonError) -> None:
         """Sets the document to FAILED, with the error, if it is INDEXING."""
