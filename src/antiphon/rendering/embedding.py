@@ -20,7 +20,7 @@ from antiphon.engines.base import EmbeddingEngine, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import require_token_ids, tokenize_text
-from antiphon.rendering.rendered_request import build_deadline_error
+from antiphon.rendering.streams import build_deadline_error
 from antiphon.rendering.tokenizer import TextTokenizer
 from antiphon.task_group import task_group
 

@@ -1,15 +1,12 @@
 """Streams a prepared request, whose prompts are token ids that fit the context.
 
 The stream runs one sequence for each choice, and merges the events of all sequences. `choice_decoder`
-converts tokens to text. `logprobs` adds log-probabilities, ranks candidates and repeats the prompt. `merge`
-and `enforce_deadline` take streams of any items. They close the source streams before they return, also after
-an error or a cancellation.
+converts tokens to text. `logprobs` adds log-probabilities, ranks candidates and repeats the prompt.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage
@@ -17,104 +14,14 @@ from antiphon.domain.messages import MediaKind
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import MediaEngine, PromptTokens, RequestSize, TokenEngine, TokenRequest
-from antiphon.errors import AntiphonError, DeadlineExceeded, EngineDied, EngineUnavailable
+from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering.choice_decoder import ChoiceDecoder, build_decode_options
 from antiphon.rendering.context_window import FittedPrompt
 from antiphon.rendering.echo import generate_nothing, repeat_prompt
 from antiphon.rendering.logprobs import ScoredDecoder, ScoreOptions, choose_best
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.output_parser import OutputParser
-from antiphon.task_group import task_group
-
-T = TypeVar("T")
-
-MOST_WAITING = 64
-"""The most items of all streams that wait for a slow reader. With more, the streams pause."""
-
-
-async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
-    """Yields the items of the stream. Raises DeadlineExceeded when the request's deadline passes before the
-    next item."""
-    async with aclosing(stream):
-        while (item := await _next_in_time(stream, context)) is not None:
-            yield item
-
-
-async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
-    """Returns the stream's next item, or None at its end. Raises DeadlineExceeded."""
-    seconds_left = context.remaining()
-    if seconds_left == 0:
-        raise build_deadline_error()
-    try:
-        async with asyncio.timeout(seconds_left):
-            return await anext(stream, None)
-    except TimeoutError:
-        raise build_deadline_error() from None
-
-
-def build_deadline_error() -> DeadlineExceeded:
-    """Returns the error for a request that missed its deadline."""
-    return DeadlineExceeded(
-        "the request's deadline passed before it was finished; ask for less, or allow more time"
-    )
-
-
-def merge(streams: Sequence[AsyncGenerator[Sequence[T], None]]) -> AsyncGenerator[Sequence[T], None]:
-    """Yields the items of all streams as they arrive; those that arrive together are a group. The items of
-    one stream stay in order. The first error ends all streams and is raised.
-
-    A single stream is returned unchanged, because it needs no task and no queue.
-    """
-    return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
-
-
-Arrival = Sequence[T] | AntiphonError | None
-"""A group of items, the error that ended a stream, or None for the end of a stream."""
-
-
-async def _merge_concurrently(
-    streams: Sequence[AsyncGenerator[Sequence[T], None]],
-) -> AsyncGenerator[Sequence[T], None]:
-    """Yields the items of all streams. Each stream runs in its own task."""
-    queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(MOST_WAITING)
-    errors: list[AntiphonError] = []  # an error in a variable would keep the whole request in memory
-    async with task_group() as group:
-        for stream in streams:
-            group.create_task(_pump(stream, queue))
-        running_count = len(streams)
-        while running_count:
-            arrivals = [await queue.get()]
-            while not queue.empty():
-                arrivals.append(queue.get_nowait())
-            items: list[T] = []
-            while arrivals and not errors:
-                arrival = arrivals.pop(0)
-                if arrival is None:
-                    running_count -= 1
-                elif isinstance(arrival, AntiphonError):
-                    errors.append(arrival)
-                else:
-                    items += arrival
-            arrivals.clear()
-            arrival = None
-            if items:
-                yield items
-            if errors:
-                raise errors.pop()
-
-
-async def _pump(stream: AsyncGenerator[Sequence[T], None], queue: asyncio.Queue[Arrival[T]]) -> None:
-    """Copies one stream to the queue. Errors are put into the queue too, because raising them here would
-    cancel the reader. The traceback is removed, because it would refer to the queue."""
-    try:
-        async with aclosing(stream):
-            async for items in stream:
-                await queue.put(items)
-    except AntiphonError as error:
-        await queue.put(error.with_traceback(None))
-    else:
-        await queue.put(None)
-
+from antiphon.rendering.streams import build_deadline_error, enforce_deadline, merge
 
 RETRY_AFTER = 1.0
 """Seconds until a caller should retry if the engine restarted after the request was prepared."""

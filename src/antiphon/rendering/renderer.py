@@ -58,8 +58,9 @@ from antiphon.rendering.model_info import (
 )
 from antiphon.rendering.output_parser import constrain_calls, constrain_prompt
 from antiphon.rendering.prompt import encode, render_prompt, require_token_ids, tokenize_prediction
-from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest, build_deadline_error
+from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
 from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
+from antiphon.rendering.streams import build_deadline_error
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.environment import watch_fields
 from antiphon.rendering.template.request_template import TemplateHelper

@@ -227,6 +227,8 @@ class HostSession:
         self._send(ErrorReply(call, ErrorReport.from_error(EngineError(message, cause=cause))))
 
     async def _generate(self, frame: GenerateCall) -> None:
+        """Runs one sequence. An engine that pushes its events, such as the embedded one, writes their frames
+        on a thread of its own."""
         if isinstance(self._host.engine, PushingEngine):
             sink = CallSink(frame.call, self._writer, self._calls[frame.call].cancel)
             try:
