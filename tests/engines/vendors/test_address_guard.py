@@ -59,7 +59,7 @@ async def send(provider: Provider) -> int:
     try:
         response = await provider.send(CALL, asyncio.get_running_loop().time() + 50)
         await response.read()
-        await provider.remove_user()
+        await provider.end_request()
         return response.status
     finally:
         await provider.aclose()

@@ -85,7 +85,7 @@ async def ask(provider: Provider, body: bytes = b"", seconds: float = 50) -> byt
         return await response.read()
     finally:
         response.close()
-        await provider.remove_user()
+        await provider.end_request()
 
 
 def open_pool(vendor: RawVendor, limit: int) -> ConnectionPool:

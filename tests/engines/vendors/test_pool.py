@@ -71,7 +71,7 @@ async def ask(provider: Provider) -> tuple[bytes, dict[str, str]]:
         return await response.read(), dict(response.headers)
     finally:
         response.close()
-        await provider.remove_user()
+        await provider.end_request()
 
 
 @asynccontextmanager
@@ -205,7 +205,7 @@ async def test_a_vendor_waits_for_a_slow_reader():
             assert len(await response.read_part()) < 4 * MAX_UNREAD
             assert len(await response.read(2 * total)) > total // 2
             assert sent == total
-            await provider.remove_user()
+            await provider.end_request()
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ async def test_a_proxy_gets_the_whole_address_and_its_credential():
         for _ in range(2):  # the second on the same connection
             response = await provider.send(CALL, asyncio.get_running_loop().time() + 50)
             assert await response.read() == b"{}"
-            await provider.remove_user()
+            await provider.end_request()
         await provider.aclose()
     assert len(heads) == 2
     for head in heads:

@@ -28,12 +28,12 @@ async def test_the_last_request_of_a_retired_client_closes_it():
         one, two = await provider.send(CALL, deadline), await provider.send(CALL, deadline)
         await provider.retire()
         assert await one.read()
-        await provider.remove_user()
+        await provider.end_request()
         assert await two.read(), "the other one goes on"
         assert count_connections(upstream.url) > 0
-        await provider.remove_user()
+        await provider.end_request()
         await await_until(lambda: count_connections(upstream.url) == 0, what="all are closed")
         late = await provider.send(CALL, deadline)
         assert await late.read(), "a request that found it before can still use it"
-        await provider.remove_user()
+        await provider.end_request()
         await await_until(lambda: count_connections(upstream.url) == 0, what="it is closed again")

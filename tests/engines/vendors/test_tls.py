@@ -123,7 +123,7 @@ def test_who_leaves_ends_the_vendors_stream_at_once(run: Callable[..., None], tm
         assert await response.read_part()
         response.close()
         assert await asyncio.to_thread(is_left.wait, 25), "an orderly end of TLS takes 30 seconds"
-        await provider.remove_user()
+        await provider.end_request()
         await provider.aclose()
 
     with serve_endless_stream(certificate, key) as served:

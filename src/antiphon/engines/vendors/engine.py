@@ -363,7 +363,7 @@ class VendorStream:
         if response is not None:
             if not self._is_complete:
                 response.close()
-            await self.provider.remove_user()
+            await self.provider.end_request()
 
     def __aiter__(self) -> "VendorStream":
         return self
@@ -668,7 +668,7 @@ async def exchange(
         raise (build_deadline_error(error.cause) if is_expired(context) else error) from None
     finally:
         response.close()
-        await provider.remove_user()
+        await provider.end_request()
 
 
 def trace_call(call: UpstreamCall, provider: Provider, context: Context) -> UpstreamCall:

@@ -131,7 +131,7 @@ class Provider:
         """The lines and shared headers of requests, by method and path."""
         self._pool: ConnectionPool | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._users = 0
+        self._running_requests = 0
         """Requests that use this client."""
         self._is_retired = False
         self.watch = StallWatch(options.chunk_timeout)
@@ -161,12 +161,12 @@ class Provider:
     ) -> UpstreamResponse:
         """Sends a request and returns the response, whose headers have arrived. If the vendor had closed the
         idle connection to which the request was written, sends it again. The caller must close the response,
-        and then call `remove_user`.
+        and then call `end_request`.
 
         `deadline`: seconds of the event loop's clock. `on_sent` is called when the request is written to a
         connection. Raises a ProviderError.
         """
-        self._users += 1
+        self._running_requests += 1
         try:
             pool, get_time = self._pool or self._open_pool(), asyncio.get_running_loop().time
             head = self._build_head(method, call)
@@ -194,10 +194,10 @@ class Provider:
             finally:
                 response.close()
         except OSError as failure:
-            await self.remove_user()
+            await self.end_request()
             raise self.map_failure(failure) from None
         except BaseException:
-            await self.remove_user()
+            await self.end_request()
             raise
 
     def map_failure(self, failure: Exception) -> AntiphonError:
@@ -239,19 +239,19 @@ class Provider:
             ) from None
         finally:
             response.close()
-            await self.remove_user()
+            await self.end_request()
 
-    async def remove_user(self) -> None:
+    async def end_request(self) -> None:
         """Counts one request less that uses this client. Closes a retired client after its last request."""
-        self._users -= 1
-        if self._is_retired and not self._users:
+        self._running_requests -= 1
+        if self._is_retired and not self._running_requests:
             await self.aclose()
 
     async def retire(self) -> None:
         """Closes the client once no request uses it. A request that already has this object can still use
         it."""
         self._is_retired = True
-        if not self._users:
+        if not self._running_requests:
             await self.aclose()
 
     async def aclose(self) -> None:
