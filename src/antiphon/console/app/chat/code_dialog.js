@@ -34,7 +34,7 @@ class CodeDialog extends View {
       <div class="row"><div role="tablist">${Object.keys(KINDS).map((kind) => html`<button role="tab" aria-selected=${kind === this.kind}
         @click=${() => { this.kind = /** @type {any} */ (kind); this.copied = false; }}>${kind}</button>`)}</div>
         <span class="grow"></span>
-        <button @click=${async () => { await copyText(code); this.copied = true; }}>${icon("copy")} ${this.copied ? "Copied" : "Copy"}</button>
+        <button @click=${async () => { this.copied = await copyText(code); }}>${icon("copy")} ${this.copied ? "Copied" : "Copy"}</button>
         <button @click=${() => this.querySelector("dialog")?.close()}>Close</button></div>
       <pre tabindex="0">${code}</pre></dialog>`;
   }

@@ -10,6 +10,9 @@ export async function packState(state) {
     .replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
+/** The most bytes of a state. A short link can unpack to gigabytes. */
+const MOST_BYTES = 16 * 1024 * 1024;
+
 /** Raises an Error if the text is damaged. @param {string} text @returns {Promise<any>} */
 export async function unpackState(text) {
   try {
@@ -23,5 +26,17 @@ export async function unpackState(text) {
 /** @param {Uint8Array} bytes @param {CompressionStream | DecompressionStream} through */
 async function pipe(bytes, through) {
   const body = new Blob([/** @type {any} */ (bytes)]).stream().pipeThrough(/** @type {any} */ (through));
-  return new Uint8Array(await new Response(body).arrayBuffer());
+  const parts = [];
+  let size = 0;
+  for (const reader = body.getReader(); ;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    size += value.length;
+    if (size > MOST_BYTES) {
+      reader.cancel().catch(() => {});
+      throw new Error("This is too much for a link.");
+    }
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }

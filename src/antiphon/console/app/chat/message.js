@@ -20,8 +20,11 @@ const watcher = new IntersectionObserver(
 /** One message of a conversation. It says what the user wants by events: `act` with {action, node, ...}. */
 class MessageView extends View {
   static properties = {
-    node: { attribute: false }, place: { attribute: false }, isRunning: { type: Boolean }, showsTokens: { type: Boolean },
-    isNear: { state: true }, edited: { state: true }, version: { type: Number },
+    node: { attribute: false }, 
+    // Lists are compared by their content: a conversation of hundreds of messages is shown anew for each word of an answer.
+    place: { attribute: false, hasChanged: (/** @type {any} */ one, /** @type {any} */ other) => String(one?.ids) !== String(other?.ids) || one.index !== other.index },
+    isRunning: { type: Boolean }, showsTokens: { type: Boolean },
+    isNear: { state: true }, isCopied: { state: true }, edited: { state: true }, version: { type: Number },
   };
 
   constructor() {
@@ -33,6 +36,7 @@ class MessageView extends View {
     this.isRunning = false;
     this.showsTokens = false;
     this.isNear = false;
+    this.isCopied = false;
     /** @type {string | null} */
     this.edited = null;
     this.version = 0;
@@ -81,7 +85,8 @@ class MessageView extends View {
     const place = this.querySelector(".markdown");
     if (!place) return;
     showMarkdown(place, this.node.text);
-    if (!this.isRunning) highlightCode(place);
+    // Without colours the code is as readable; the library is loaded from a server that can be away.
+    if (!this.isRunning) highlightCode(place).catch(() => {});
   }
 
   renderBranches() {
@@ -146,7 +151,7 @@ class MessageView extends View {
     const button = (/** @type {string} */ label, /** @type {any} */ sign, /** @type {() => void} */ run) =>
       html`<button class="quiet" title=${label} aria-label=${label} @click=${run}>${sign}</button>`;
     return html`<footer><span class="actions">
-      ${button("Copy", icon("copy"), () => copyText(node.text))}
+      ${button("Copy", icon("copy"), async () => { this.isCopied = await copyText(node.text); })}${this.isCopied ? html`<small role="status">Copied</small>` : nothing}
       ${node.role === "tool" ? nothing : button("Edit", icon("pencil"), () => { this.edited = node.text; })}
       ${node.role === "assistant" ? button("Answer again", icon("refresh-cw"), () => this.act("again")) : nothing}
       ${node.tokens?.length ? button(this.showsTokens ? "Show the text" : "Show the tokens", icon("scan-text"), () => this.act("tokens")) : nothing}

@@ -1,7 +1,11 @@
 import { get, loadDescription } from "../lib/api.js";
 import { listParameters } from "./settings.js";
 
-/** Lists the models that answer texts: encoders and rerankers have no chat. @returns {Promise<any[]>} */
+/** @param {string} name which a link can hold: "../x" must not lead elsewhere @returns {string} the path of a model */
+export const buildModelPath = (name) =>
+  `v1/models/${name.split("/").map((part) => (/^\.+$/.test(part) ? "-" : encodeURIComponent(part))).join("/")}`;
+
+/** @returns {Promise<any[]>} */
 export async function listModels() {
   return (await get("v1/models")).data;
 }
@@ -14,7 +18,7 @@ export async function listModels() {
 export async function loadModel(name, path) {
   const [document, model] = await Promise.all([
     loadDescription(),
-    get(`v1/models/${name.split("/").map(encodeURIComponent).join("/")}`).catch(() => null),
+    get(buildModelPath(name)).catch(() => null), // a model that is gone still has the fields of all
   ]);
   const profile = model?.profile ?? null;
   return { profile, parameters: listParameters(document, path, profile?.refused ?? []) };

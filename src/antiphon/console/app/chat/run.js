@@ -10,8 +10,9 @@ import { readTextTokens, readTokens } from "../tokens.js";
  */
 export async function runRequest(path, body, signal, report) {
   const began = performance.now();
+  const { messages, ...fields } = body;
   /** @type {import("./tree.js").Facts} */
-  const facts = { model: body.model, requestId: null, body };
+  const facts = { model: body.model, requestId: null, body: fields };
   /** @type {Partial<import("./tree.js").Node>} */
   const answer = { text: "", reasoning: "", calls: [], tokens: [], facts };
   const sent = { ...body, stream: true, stream_options: { include_usage: true } };

@@ -122,6 +122,20 @@ export function describeRange({ low, above, high, choices, kind }) {
 }
 
 /**
+ * Takes over what is known of settings that anybody can have written.
+ *
+ * @param {any} value @returns {import("./settings_panel.js").Settings}
+ */
+export function readSettings(value) {
+  const text = (/** @type {string} */ name) => (typeof value?.[name] === "string" ? value[name] : "");
+  const values = Object.entries(value?.values ?? {}).filter(([, typed]) => typeof typed === "string");
+  return {
+    model: text("model"), system: text("system"), tools: text("tools"), schema: text("schema"), tokens: value?.tokens === true,
+    values: /** @type {Record<string, string>} */ (Object.fromEntries(values)),
+  };
+}
+
+/**
  * Checks a JSON Schema as far as an editor can: it must be an object of JSON.
  *
  * @param {string} typed @param {"object" | "array"} shape

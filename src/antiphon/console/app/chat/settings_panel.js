@@ -1,4 +1,4 @@
-import { html, nothing } from "../../vendor/lit.js";
+import { html, live, nothing } from "../../vendor/lit.js";
 import { View } from "../lib/view.js";
 import { describeRange, readJson, readValue } from "./settings.js";
 
@@ -43,7 +43,7 @@ class SettingsPanel extends View {
     const names = this.models.map((model) => model.id);
     if (settings.model && !names.includes(settings.model)) names.unshift(settings.model);
     return html`<label>Model <select @change=${(/** @type {any} */ event) => this.change({ model: event.target.value })}>
-        ${names.map((name) => html`<option ?selected=${name === settings.model}>${name}</option>`)}</select></label>
+        ${names.map((name) => html`<option .selected=${live(name === settings.model)}>${name}</option>`)}</select></label>
       ${this.profile ? html`<p class="muted small">${this.describeModel()}</p>` : nothing}
       ${this.isRaw ? nothing : html`<label>System prompt <textarea rows="3" .value=${settings.system} placeholder="How the model should behave"
         @input=${(/** @type {any} */ event) => this.change({ system: event.target.value })}></textarea></label>`}
@@ -69,6 +69,7 @@ class SettingsPanel extends View {
     /** @type {Map<string, import("./settings.js").Parameter[]>} */
     const groups = new Map();
     for (const parameter of this.parameters) groups.set(parameter.group, [...(groups.get(parameter.group) ?? []), parameter]);
+    if (!groups.size && this.settings.model) return html`<p class="muted small">The parameters are being loaded …</p>`;
     return [...groups].map(([name, parameters]) => html`<details ?open=${name === "Sampling"}><summary>${name}</summary>
       ${parameters.map((parameter) => this.renderParameter(parameter))}</details>`);
   }
@@ -87,8 +88,8 @@ class SettingsPanel extends View {
     const problem = findProblem(parameter, typed);
     const options = choices ?? (kind === "boolean" ? ["true", "false"] : null);
     const field = options
-      ? html`<select name=${name} @change=${change} ?disabled=${parameter.isRefused}><option value="">as the model does</option>
-          ${options.map((option) => html`<option ?selected=${option === typed}>${option}</option>`)}</select>`
+      ? html`<select name=${name} @change=${change} ?disabled=${parameter.isRefused}><option value="" .selected=${live(typed === "")}>as the model does</option>
+          ${options.map((option) => html`<option .selected=${live(option === typed)}>${option}</option>`)}</select>`
       : kind === "number" || kind === "integer"
         ? html`<input name=${name} inputmode="decimal" autocomplete="off" .value=${typed} placeholder=${hint} @input=${change} ?disabled=${parameter.isRefused}>`
         : html`<textarea name=${name} rows=${kind === "text" ? 1 : 2} .value=${typed} placeholder=${hint} @input=${change} ?disabled=${parameter.isRefused}></textarea>`;

@@ -18,11 +18,20 @@ class TokenView extends View {
   }
 
   render() {
-    return html`<div class="tokens">${this.tokens.map((token, index) => html`<button type="button"
-        class="token sure-${Number.isNaN(token.logprob) ? "none" : classify(token.logprob)}" aria-pressed=${index === this.chosen}
+    return html`<div class="tokens" @keydown=${this.move}>${this.tokens.map((token, index) => html`<button type="button"
+        class="token sure-${Number.isNaN(token.logprob) ? "none" : classify(token.logprob)}" aria-pressed=${index === this.chosen} tabindex=${index === (this.chosen ?? 0) ? "0" : "-1"}
         title=${Number.isNaN(token.logprob) ? "the first token" : formatShare(Math.exp(token.logprob))}
         @click=${() => { this.chosen = this.chosen === index ? null : index; }}>${showWhitespace(token.text)}</button>${token.text.includes("\n") ? html`<br>` : nothing}`)}</div>
       ${this.chosen === null ? nothing : this.renderAlternatives(this.chosen)}`;
+  }
+
+  /** Tab leads past thousands of tokens; the arrows lead from one to the next. @param {KeyboardEvent} event */
+  move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const places = [...this.querySelectorAll(".tokens > button")];
+    places[places.indexOf(event.target) + step]?.focus();
   }
 
   /** @param {number} index */

@@ -7,16 +7,19 @@
  *   files?: import("./files.js").Attached[], facts?: Facts, error?: {message: string, requestId: string | null} | null, prefix?: string}} Node
  * @typedef {{model: string, requestId: string | null, promptTokens?: number, cachedTokens?: number, outputTokens?: number,
  *   firstMs?: number, totalMs?: number, finish?: string | null, route?: string | null, ignored?: string | null,
- *   body?: any, references?: any}} Facts
+ *   body?: any, system?: string, references?: any}} Facts the body has no messages: they are the path to the answer
  * @typedef {{nodes: Record<string, Node>, leaf: string | null}} Tree
  */
+
+/** Makes a random id. A page that came by plain HTTP from another machine has no crypto.randomUUID. */
+export const makeId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** @returns {Tree} */
 export const createTree = () => ({ nodes: {}, leaf: null });
 
 /** @param {Tree} tree @param {Omit<Node, "id"> & {id?: string}} node @returns {[Tree, Node]} */
 export function add(tree, node) {
-  const added = { ...node, id: node.id ?? crypto.randomUUID() };
+  const added = { ...node, id: node.id ?? makeId() };
   return [{ nodes: { ...tree.nodes, [added.id]: added }, leaf: added.id }, added];
 }
 
@@ -70,7 +73,7 @@ export function buildMessages(path, system) {
   for (const node of path) {
     if (node.role === "tool") messages.push({ role: "tool", tool_call_id: node.callId, content: node.text });
     else if (node.role === "user") messages.push({ role: "user", content: node.files?.length ? buildParts(node) : node.text });
-    else {
+    else if (node.text || node.calls?.length) { // an answer that failed at once says nothing
       /** @type {any} */
       const message = { role: "assistant", content: node.text };
       if (node.calls?.length) {
@@ -90,6 +93,13 @@ function buildParts({ text, files = [] }) {
     ? { type: "image_url", image_url: { url } }
     : { type: "input_audio", input_audio: { data: url.slice(url.indexOf(",") + 1), format } });
   return text ? [...parts, { type: "text", text }] : parts;
+}
+
+/** Returns the request that led to an answer. @param {Tree} tree @param {Node} node */
+export function rebuildRequest(tree, node) {
+  const messages = buildMessages(listPath(tree, node.parent), node.facts?.system ?? "");
+  if (node.prefix) messages.push({ role: "assistant", content: node.prefix });
+  return { ...node.facts?.body, messages };
 }
 
 /** Returns a title for a list. @param {Tree} tree */
@@ -113,17 +123,67 @@ export function parseExport(text) {
   if (value?.format !== "antiphon-conversation" || typeof value.tree?.nodes !== "object") {
     throw new Error("This file is no conversation of this console.");
   }
-  /** @type {Record<string, Node>} */
-  const nodes = {};
-  for (const node of Object.values(value.tree.nodes)) {
-    const known = ["user", "assistant", "tool"].includes(node?.role) && typeof node.id === "string";
-    if (!known || typeof node.text !== "string") throw new Error("A message of this file is damaged.");
-    if (node.parent !== null && !nodes[node.parent]) throw new Error("A message of this file has no place.");
-    nodes[node.id] = node;
+  /** @type {Map<string, Node>} a parent comes before its children, so no message is below itself */
+  const nodes = new Map();
+  for (const part of Object.values(value.tree.nodes)) {
+    const node = { id: part?.id, parent: part?.parent ?? null, ...readMessage(part) };
+    if (typeof node.id !== "string" || nodes.has(node.id)) throw new Error("A message of this file is damaged.");
+    if (node.parent !== null && !nodes.has(node.parent)) throw new Error("A message of this file has no place.");
+    nodes.set(node.id, node);
   }
-  const leaf = nodes[value.tree.leaf] ? value.tree.leaf : Object.keys(nodes).at(-1) ?? null;
-  return { title: String(value.title ?? ""), tree: { nodes, leaf }, settings: value.settings ?? {} };
+  const leaf = nodes.has(value.tree.leaf) ? value.tree.leaf : [...nodes.keys()].at(-1) ?? null;
+  return { title: String(value.title ?? ""), tree: { nodes: Object.fromEntries(nodes), leaf }, settings: value.settings ?? {} };
 }
+
+/** Builds a conversation without branches from the messages of a link. Throws as `parseExport` does. @param {any} messages @returns {Tree} */
+export function readMessages(messages) {
+  if (!Array.isArray(messages)) throw new Error("This link is damaged: it has no messages.");
+  let tree = createTree();
+  for (const message of messages) [tree] = add(tree, { ...readMessage(message), parent: tree.leaf });
+  return tree;
+}
+
+const FACTS = {
+  model: "string", requestId: "string", promptTokens: "number", cachedTokens: "number", outputTokens: "number", firstMs: "number",
+  totalMs: "number", finish: "string", route: "string", ignored: "string", system: "string", body: "object",
+};
+const FILE = { kind: "string", name: "string", url: "string", format: "string" };
+const CALL = { id: "string", name: "string", arguments: "string" };
+const CHUNK = { title: "string", document_id: "string", chunk_id: "string", text: "string" };
+
+/** Takes over what is known of a message that anybody can have written. @param {any} value @returns {Omit<Node, "id" | "parent">} */
+function readMessage(value) {
+  if (!["user", "assistant", "tool"].includes(value?.role) || typeof value.text !== "string") {
+    throw new Error("A message of this file is damaged.");
+  }
+  /** @type {any} */
+  const message = { role: value.role, text: value.text, ...pick(value, { reasoning: "string", callId: "string", prefix: "string" }) };
+  const calls = pickAll(value.calls, CALL);
+  const files = pickAll(value.files, FILE);
+  if (calls.length) message.calls = calls;
+  if (files.length) message.files = files;
+  if (Array.isArray(value.tokens)) message.tokens = value.tokens.map(readToken);
+  if (value.error) message.error = { requestId: null, ...pick(value.error, { message: "string", requestId: "string" }) };
+  if (value.facts) {
+    message.facts = { model: "", requestId: null, ...pick(value.facts, FACTS) };
+    if (value.facts.references) message.facts.references = { chunks: pickAll(value.facts.references.chunks, CHUNK, 0) };
+  }
+  return message;
+}
+
+/** @param {any} token @returns {import("../tokens.js").Token} */
+const readToken = (token) => ({
+  text: String(token?.text), bytes: Array.isArray(token?.bytes) ? token.bytes : null, logprob: typeof token?.logprob === "number" ? token.logprob : NaN,
+  top: /** @type {any[]} */ (pickAll(token?.top, { text: "string", logprob: "number" })),
+});
+
+/** Keeps those fields of a value that have the type they should have. @param {any} value @param {Record<string, string>} types */
+const pick = (value, types) =>
+  Object.fromEntries(Object.entries(types).filter(([name, type]) => typeof value?.[name] === type && value[name] !== null).map(([name]) => [name, value[name]]));
+
+/** Keeps what has all fields. @param {any} values @param {Record<string, string>} types @param {number} [least] fields that must be there */
+const pickAll = (values, types, least = Object.keys(types).length) =>
+  (Array.isArray(values) ? values : []).map((value) => pick(value, types)).filter((value) => Object.keys(value).length >= least);
 
 /** @param {string} title @param {Tree} tree @param {any} settings */
 export const writeExport = (title, tree, settings) =>

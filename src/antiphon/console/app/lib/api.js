@@ -5,10 +5,19 @@ export const ROOT = new URL("../", document.baseURI);
 
 const REMEMBERED = "antiphon.key";
 
+/** @returns {Storage | null} nothing where the browser forbids pages to keep data */
+function findStorage() {
+  try {
+    return sessionStorage;
+  } catch {
+    return null;
+  }
+}
+
 /** Where the console keeps the caller's key: in memory, and in sessionStorage only if the user asked for it. */
 class Session extends EventTarget {
   /** @type {string | null} */
-  #key = sessionStorage.getItem(REMEMBERED);
+  #key = findStorage()?.getItem(REMEMBERED) ?? null;
 
   get key() {
     return this.#key;
@@ -17,8 +26,8 @@ class Session extends EventTarget {
   /** @param {string | null} key @param {boolean} remember */
   set(key, remember = false) {
     this.#key = key;
-    if (key && remember) sessionStorage.setItem(REMEMBERED, key);
-    else sessionStorage.removeItem(REMEMBERED);
+    if (key && remember) findStorage()?.setItem(REMEMBERED, key);
+    else findStorage()?.removeItem(REMEMBERED);
     this.dispatchEvent(new Event("change"));
   }
 
@@ -72,7 +81,7 @@ export async function send(path, { method = "GET", body, signal, headers = {} } 
   } catch (problem) {
     if (signal?.aborted) throw problem;
     session.report(false);
-    throw new Unreachable("The server cannot be reached. The console tries again until it answers.");
+    throw new Unreachable("The server cannot be reached. Try again when it answers.");
   }
   session.report(true);
   if (response.ok) return response;
@@ -87,7 +96,7 @@ async function readError(response) {
   const text = await response.text().catch(() => "");
   try {
     const { error } = JSON.parse(text);
-    return new ServerError(error.message, response.status, requestId, error.code ?? error.type);
+    return new ServerError(String(error.message), response.status, requestId, error.code ?? error.type);
   } catch {
     return new ServerError(`The server answered ${response.status}.`, response.status, requestId);
   }

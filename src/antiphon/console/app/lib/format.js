@@ -44,5 +44,6 @@ export function formatBytes(bytes) {
 /** @param {string} cost a decimal number @param {string | null} currency */
 export function formatCost(cost, currency) {
   if (!currency) return "–";
+  if (!/^[A-Z]{3}$/i.test(currency)) return `${cost} ${currency}`;
   return new Intl.NumberFormat(LOCALE, { style: "currency", currency, maximumFractionDigits: 6 }).format(Number(cost));
 }

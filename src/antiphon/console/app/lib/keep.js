@@ -30,9 +30,13 @@ async function run(mode, act) {
  * @typedef {{id: string, title: string, updated: number, tree: import("../chat/tree.js").Tree, settings: any}} Conversation
  */
 
-/** @returns {Promise<Conversation[]>} the newest first */
+/** @returns {Promise<Pick<Conversation, "id" | "title" | "updated">[]>} without their messages, the newest first */
 export const listConversations = async () =>
-  (await run("readonly", (store) => store.getAll())).sort((one, other) => other.updated - one.updated);
+  (await run("readonly", (store) => store.getAll()))
+    .map(({ id, title, updated }) => ({ id, title, updated })).sort((one, other) => other.updated - one.updated);
+
+/** @param {string} id @returns {Promise<Conversation | undefined>} */
+export const loadConversation = (id) => run("readonly", (store) => store.get(id));
 
 /** @param {Conversation} conversation */
 export const keepConversation = (conversation) => run("readwrite", (store) => store.put(conversation));

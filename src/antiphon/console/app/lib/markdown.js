@@ -38,6 +38,8 @@ DOMPurify.addHook("afterSanitizeAttributes", (/** @type {Element} */ node) => {
 
 /** @type {WeakMap<Element, {raw: string, nodes: Node[]}[]>} */
 const shown = new WeakMap();
+/** @type {WeakMap<Element, string>} */
+const texts = new WeakMap();
 
 /**
  * Shows Markdown in an element. Blocks that did not change since the last call stay as they are, so an answer that grows
@@ -46,6 +48,20 @@ const shown = new WeakMap();
  * @param {Element} element @param {string} text
  */
 export function showMarkdown(element, text) {
+  if (texts.get(element) === text) return;
+  texts.set(element, text);
+  try {
+    showBlocks(element, text);
+  } catch (problem) {
+    // Thousands of nested quotes are too deep for the parser.
+    console.warn(problem);
+    shown.delete(element);
+    element.replaceChildren(text);
+  }
+}
+
+/** @param {Element} element @param {string} text */
+function showBlocks(element, text) {
   const blocks = marked.lexer(text).filter((/** @type {any} */ block) => block.type !== "space");
   const old = shown.get(element) ?? [];
   let same = 0;

@@ -11,8 +11,16 @@ const Base = /** @type {new () => Component} */ (/** @type {unknown} */ (LitElem
 
 /** A component whose parts are in the page itself, so that one style sheet applies to all. */
 export class View extends Base {
+  #turn = 0;
+
   createRenderRoot() {
     return this;
+  }
+
+  /** Begins to load something. Returns whether it is still wanted: not when another load began meanwhile. @returns {() => boolean} */
+  beginLoad() {
+    const turn = ++this.#turn;
+    return () => turn === this.#turn;
   }
 }
 
@@ -32,8 +40,27 @@ export const asError = (problem) =>
     ? { message: problem.message, requestId: problem.requestId }
     : { message: /** @type {Error} */ (problem).message ?? String(problem), requestId: null };
 
-/** @param {string} text */
-export const copyText = (text) => navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("This browser cannot copy here."));
+/**
+ * Copies a text. A page that came by plain HTTP from another machine has no clipboard, but can copy what is selected.
+ *
+ * @param {string} text @returns {Promise<boolean>} whether it was copied
+ */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = document.createElement("textarea");
+    field.value = text;
+    field.setAttribute("aria-label", "What is copied");
+    // Below an open dialog nothing else can be selected.
+    ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append(field);
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    return isCopied;
+  }
+}
 
 /** Offers a file. @param {string} name @param {string} text @param {string} type */
 export function saveFile(name, text, type = "application/json") {
@@ -56,6 +83,7 @@ export function confirmAction(question, action) {
   yes.textContent = action;
   yes.className = "danger";
   row.append(no, yes);
+  dialog.setAttribute("aria-label", question);
   dialog.append(text, row);
   document.body.append(dialog);
   dialog.showModal();

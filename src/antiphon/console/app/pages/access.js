@@ -8,7 +8,7 @@ const DAY = 86_400;
 
 /** Projects, members, keys, limits and the audit: what the admin API shows to this key. */
 class AccessPage extends View {
-  static properties = { rest: { attribute: false }, data: { state: true }, problem: { state: true }, secret: { state: true }, form: { state: true }, formProblem: { state: true } };
+  static properties = { rest: { attribute: false }, data: { state: true }, problem: { state: true }, secret: { state: true }, form: { state: true }, formProblem: { state: true }, isCopied: { state: true } };
 
   constructor() {
     super();
@@ -24,6 +24,8 @@ class AccessPage extends View {
     this.form = null;
     /** @type {any} */
     this.formProblem = null;
+    this.isBusy = false;
+    this.isCopied = false;
   }
 
   connectedCallback() {
@@ -31,19 +33,31 @@ class AccessPage extends View {
     this.refresh();
   }
 
+  /** @param {Map<string, unknown>} changed */
+  willUpdate(changed) {
+    if (changed.has("rest") && this.data && this.rest[0] === "projects") this.refresh();
+  }
+
   async refresh() {
+    const isWanted = this.beginLoad();
+    const project = this.rest[0] === "projects" ? this.rest[1] : undefined;
     try {
-      const load = (/** @type {string} */ path, most = 1000) => list(path, most).catch((problem) => {
+      /** @param {any} problem what the key may not see is not there */
+      const hide = (problem) => {
         if (problem instanceof ServerError && problem.status === 403) return [];
         throw problem;
-      });
+      };
+      const load = (/** @type {string} */ path) => list(path).catch(hide);
       const [projects, users, keys, limits] = await Promise.all(["projects", "users", "keys", "limits"].map((name) => load(`admin/v1/${name}`)));
-      const audit = (await get("admin/v1/audit?limit=100").catch(() => ({ data: [] }))).data;
+      const audit = await get("admin/v1/audit?limit=100").then(({ data }) => data, hide);
       const states = await Promise.all(limits.slice(0, 100).map((limit) => get(`admin/v1/limits/${limit.id}`).catch(() => limit)));
       const { schemas } = (await loadDescription()).components;
-      this.data = { projects, users, keys, limits: states, audit, members: [], schemas };
+      const members = project ? await load(`admin/v1/projects/${encodeURIComponent(project)}/members`) : [];
+      if (!isWanted()) return;
+      this.data = { projects, users, keys, limits: states, audit, members, schemas };
       this.problem = null;
     } catch (problem) {
+      if (!isWanted()) return;
       this.data = null;
       this.problem = problem instanceof ServerError && problem.status === 404 && !session.key
         ? { message: "This server has no keys. Start it with ANTIPHON_KEYS=true to make projects, keys and limits here." }
@@ -53,15 +67,18 @@ class AccessPage extends View {
 
   /** @param {() => Promise<any>} act */
   async run(act) {
+    if (this.isBusy) return; // a second click makes no second key
+    this.isBusy = true;
     try {
       const made = await act();
-      if (made?.secret) this.secret = made;
+      if (made?.secret) [this.secret, this.isCopied] = [made, false];
       this.form = null;
       this.formProblem = null;
       await this.refresh();
     } catch (problem) {
       this.formProblem = asError(problem);
     }
+    this.isBusy = false;
   }
 
   /** @param {string | null} id */
@@ -70,10 +87,10 @@ class AccessPage extends View {
   }
 
   render() {
-    const tab = this.rest[0] in TABS ? this.rest[0] : "keys";
+    const tab = Object.hasOwn(TABS, this.rest[0] ?? "") ? this.rest[0] : "keys";
     return html`<div class="pad"><h1>Access</h1>${showError(this.problem)}
       ${this.data ? html`<nav class="tabs" aria-label="Access">${Object.entries(TABS).map(([name, label]) => html`<a href="#/access/${name}" aria-current=${name === tab ? "page" : nothing}>${label}</a>`)}</nav>
-        ${this.renderTab(tab)}` : nothing}
+        ${this.renderTab(tab)}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
       ${this.secret ? this.renderSecret() : nothing}</div>`;
   }
 
@@ -143,10 +160,10 @@ class AccessPage extends View {
   }
 
   renderSecret() {
-    return html`<dialog class="secret" @close=${() => { this.secret = null; }}><h2>The key, once</h2>
+    return html`<dialog class="secret" aria-label="The new key" @close=${() => { this.secret = null; }}><h2>The key, once</h2>
       <p>Copy it now: the server keeps only its digest and cannot show it again.</p>
       <pre><code class="secret-text">${this.secret.secret}</code></pre>
-      <div class="row end"><button @click=${() => copyText(this.secret.secret)}>${icon("copy")} Copy</button>
+      <div class="row end"><button @click=${async () => { this.isCopied = await copyText(this.secret.secret); }}>${icon("copy")} ${this.isCopied ? "Copied" : "Copy"}</button>
         <button class="primary" @click=${() => this.querySelector("dialog.secret")?.close()}>I have it</button></div></dialog>`;
   }
 
@@ -162,28 +179,21 @@ class AccessPage extends View {
         this.run(() => change("POST", "admin/v1/projects", { name: String(form.get("name")).trim(), note: String(form.get("note")) }));
       }}><label>Name <input name="name" required></label><label>Note <input name="note"></label>${showError(this.formProblem)}
         <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Create</button></div></form>` : nothing}
-      <table class="list"><thead><tr><th>Project</th><th>Note</th><th>Created</th><th class="number">Keys</th><th>Words of requests</th><th></th></tr></thead>
+      <div class="scroll"><table class="list"><thead><tr><th>Project</th><th>Note</th><th>Created</th><th class="number">Keys</th><th>Words of requests</th><th></th></tr></thead>
       <tbody>${projects.map((project) => html`<tr class=${project.archived_at ? "ended" : project.id === chosen ? "current" : ""}><td>${project.name}</td><td>${project.note}</td><td>${project.created_at ? formatDay(project.created_at) : "–"}</td>
         <td class="number">${formatCount(keys.filter((key) => key.project === project.id && !key.revoked_at).length)}</td>
         <td>${project.recording ? `kept ${project.recording.days} days` : "not kept"}</td>
-        <td><button class="quiet" @click=${() => this.showMembers(project.id)}>${icon("users-round")} Members</button></td></tr>`)}</tbody></table>
+        <td><button class="quiet" @click=${() => { location.hash = `#/access/projects/${project.id}`; }}>${icon("users-round")} Members</button></td></tr>`)}</tbody></table></div>
       ${chosen ? html`<section class="card" aria-label="Members"><h2>Members of ${this.nameProject(chosen)}</h2>
         ${members.length ? html`<table class="list"><tbody>${members.map((member) => html`<tr><td>${users.find((user) => user.id === member.user)?.name ?? member.user}</td><td>${member.role}</td>
-          <td class="row end"><button class="quiet" @click=${() => this.run(async () => { await change("DELETE", `admin/v1/projects/${chosen}/members/${member.user}`); await this.showMembers(chosen); })}>Remove</button></td></tr>`)}</tbody></table>`
+          <td class="row end"><button class="quiet" @click=${() => this.run(() => change("DELETE", `admin/v1/projects/${chosen}/members/${member.user}`))}>Remove</button></td></tr>`)}</tbody></table>`
           : html`<p class="muted">It has no members; service keys act for it without one.</p>`}
         <form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
           event.preventDefault();
           const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
-          this.run(async () => { await change("PUT", `admin/v1/projects/${chosen}/members/${form.get("user")}`, { role: form.get("role") }); await this.showMembers(chosen); });
+          this.run(() => change("PUT", `admin/v1/projects/${chosen}/members/${form.get("user")}`, { role: form.get("role") }));
         }}><label>User <select name="user" required>${users.map((user) => html`<option value=${user.id}>${user.name}</option>`)}</select></label>
           <label>Role <select name="role"><option>member</option><option>owner</option><option>viewer</option></select></label><button>Add</button></form>${showError(this.formProblem)}</section>` : nothing}`;
-  }
-
-  /** @param {string} project */
-  async showMembers(project) {
-    this.rest = ["projects", project];
-    const members = await list(`admin/v1/projects/${project}/members`).catch(() => []);
-    if (this.data) this.data = { ...this.data, members };
   }
 
   // --- limits ---
@@ -197,7 +207,7 @@ class AccessPage extends View {
       ${this.form === "limit" ? this.renderLimitForm() : nothing}
       ${limits.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr><th>Applies to</th><th>Measure</th><th class="number">Amount</th><th>Per</th><th>Used</th><th>Models</th><th></th></tr></thead>
         <tbody>${limits.map((limit) => html`<tr><td>${limit.subject} ${nameTarget(limit)}</td><td>${limit.measure}</td><td class="number">${showAmount(limit, limit.amount)}</td><td>${limit.window ?? "–"}</td>
-          <td>${limit.remaining === undefined ? "–" : html`<meter min="0" max=${limit.amount || 1} high=${limit.amount * 0.9} .value=${limit.amount - limit.remaining}></meter> ${showAmount(limit, limit.amount - limit.remaining)}`}</td>
+          <td>${limit.remaining === undefined ? "–" : html`<meter aria-label="Used" min="0" max=${limit.amount || 1} high=${limit.amount * 0.9} .value=${limit.amount - limit.remaining}></meter> ${showAmount(limit, limit.amount - limit.remaining)}`}</td>
           <td>${limit.models ?? "all"}</td><td class="row end"><button class="quiet" @click=${async () => {
             if (await confirmAction("Remove this limit?", "Remove")) this.run(() => change("DELETE", `admin/v1/limits/${limit.id}`));
           }}>${icon("trash-2")} Remove</button></td></tr>`)}</tbody></table></div>` : html`<p class="muted">No limit applies. Set one for a project, a user or a key.</p>`}`;

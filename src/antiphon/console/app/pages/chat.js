@@ -5,16 +5,20 @@ import { packState, unpackState } from "../chat/link.js";
 import "../chat/message.js";
 import { listModels, loadModel } from "../chat/models.js";
 import { runRequest } from "../chat/run.js";
+import { readSettings } from "../chat/settings.js";
 import { ALTERNATIVES, buildFields, createSettings } from "../chat/settings_panel.js";
 import {
-  add, buildMessages, createTree, listPath, listSiblings, nameTree, parseExport, remove, show, update, writeExport,
+  add, buildMessages, createTree, listPath, listSiblings, makeId, nameTree, parseExport, readMessages, rebuildRequest, remove, show, update,
+  writeExport,
 } from "../chat/tree.js";
 import { change } from "../lib/api.js";
 import { formatTime } from "../lib/format.js";
-import { keepConversation, listConversations, removeConversation } from "../lib/keep.js";
+import { keepConversation, listConversations, loadConversation, removeConversation } from "../lib/keep.js";
 import { View, asError, confirmAction, copyText, icon, saveFile, showError } from "../lib/view.js";
 
 const PATH = "v1/chat/completions";
+const NOT_KEPT = "This browser keeps no conversations: export what you want to keep.";
+const MOST_IMPORTED_BYTES = 256 * 1024 * 1024;
 
 /** The playground: conversations, their branches, and every setting of a request. */
 class ChatPage extends View {
@@ -29,7 +33,7 @@ class ChatPage extends View {
     /** @type {string[]} */
     this.rest = [];
     this.query = new URLSearchParams();
-    /** @type {import("../lib/keep.js").Conversation[]} */
+    /** @type {Awaited<ReturnType<typeof listConversations>>} */
     this.conversations = [];
     this.current = startConversation(createSettings(""));
     /** @type {any[]} */
@@ -38,7 +42,11 @@ class ChatPage extends View {
     this.model = { profile: null, parameters: [] };
     /** @type {any} */
     this.problem = null;
-    /** @type {{id: string, stop: AbortController} | null} */
+    /**
+     * The answer that comes. `left`: its conversation, when another was opened meanwhile; null when it was removed.
+     *
+     * @type {{id: string, stop: AbortController, left?: import("../lib/keep.js").Conversation | null} | null}
+     */
     this.running = null;
     this.version = 0;
     this.draft = "";
@@ -57,8 +65,28 @@ class ChatPage extends View {
 
   connectedCallback() {
     super.connectedCallback();
+    document.addEventListener("visibilitychange", this.followOtherTabs);
     if (!this.models.length) this.refresh();
   }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    document.removeEventListener("visibilitychange", this.followOtherTabs);
+  }
+
+  /** Takes over what another tab did to the conversations, so that this one does not overwrite it. */
+  followOtherTabs = async () => {
+    if (document.hidden) return;
+    try {
+      this.conversations = await listConversations();
+      const { id, updated } = this.current;
+      if (this.running || !this.conversations.some((each) => each.id === id && each.updated > updated)) return;
+      const kept = await loadConversation(id);
+      if (kept && !this.running && this.current.id === id) this.current = kept;
+    } catch {
+      this.note = NOT_KEPT;
+    }
+  };
 
   /** Loads what depends on the key. A message that is sent meanwhile waits for it. */
   refresh() {
@@ -68,12 +96,16 @@ class ChatPage extends View {
 
   async load() {
     try {
-      this.models = await listModels();
       this.conversations = await listConversations();
-      if (!this.current.settings.model) this.useSettings({ ...this.current.settings, model: this.models[0]?.id ?? "" });
+    } catch {
+      this.note = NOT_KEPT;
+    }
+    try {
+      this.models = await listModels();
+      this.problem = null;
+      if (!this.current.settings.model) await this.useSettings({ ...this.current.settings, model: this.models[0]?.id ?? "" });
       else await this.loadModel();
       await this.readLink();
-      this.problem = null;
     } catch (problem) {
       this.problem = asError(problem);
     }
@@ -85,23 +117,19 @@ class ChatPage extends View {
     if (!packed) return;
     history.replaceState(null, "", "#/chat");
     this.query = new URLSearchParams();
-    const { settings, messages } = await unpackState(packed);
-    this.current = startConversation({ ...createSettings(""), ...settings });
-    let { tree } = this.current;
-    let parent = null;
-    for (const message of messages) {
-      const [grown, node] = add(tree, { ...message, parent });
-      tree = grown;
-      parent = node.id;
-    }
-    this.current = { ...this.current, tree };
+    const { settings, messages } = (await unpackState(packed)) ?? {};
+    const tree = readMessages(messages);
+    this.leave();
+    this.current = { ...startConversation(readSettings(settings)), tree, title: nameTree(tree) };
+    this.problem = null;
     this.note = "This link holds the settings and the messages of a request. “Answer” repeats it.";
     await this.loadModel();
   }
 
   async loadModel() {
     const { model } = this.current.settings;
-    if (model) this.model = await loadModel(model, `/${PATH}`);
+    const loaded = model ? await loadModel(model, `/${PATH}`) : { profile: null, parameters: [] };
+    if (this.current.settings.model === model) this.model = loaded;
   }
 
   /** @param {any} settings */
@@ -118,53 +146,80 @@ class ChatPage extends View {
     return [
       { label: "New conversation", run: () => this.startNew() },
       ...this.models.map((model) => ({ label: `Use model ${model.id}`, run: () => this.useSettings({ ...this.current.settings, model: model.id }) })),
-      ...this.conversations.map((each) => ({ label: `Open ${each.title}`, run: () => { location.hash = "#/chat"; this.openConversation(each); } })),
+      ...this.conversations.map((each) => ({ label: `Open ${each.title}`, run: () => this.openConversation(each.id) })),
     ];
   }
 
   // --- the conversation ---
 
-  startNew() {
+  /** Stops the answer that comes. What came of it is kept in its own conversation. */
+  leave() {
+    if (this.running) this.running.left = this.current;
     this.running?.stop.abort();
+    this.running = null;
+  }
+
+  startNew() {
+    this.leave();
+    this.side = "";
     this.current = startConversation(this.current.settings);
     this.note = "";
     this.problem = null;
     this.querySelector("textarea.draft")?.focus();
   }
 
-  /** @param {import("../lib/keep.js").Conversation} conversation */
-  openConversation(conversation) {
-    this.running?.stop.abort();
-    this.current = conversation;
-    this.followsEnd = true;
-    this.side = "";
+  /** @param {string} id */
+  async openConversation(id) {
+    if (id === this.current.id) {
+      this.side = "";
+      return;
+    }
+    this.leave();
     this.problem = null;
-    this.loadModel().catch((problem) => { this.problem = asError(problem); });
+    this.note = "";
+    try {
+      const conversation = await loadConversation(id);
+      if (!conversation) throw new Error("This conversation was removed in another tab.");
+      this.current = { ...conversation, settings: readSettings(conversation.settings) };
+      this.followsEnd = true;
+      this.side = "";
+      await this.loadModel();
+    } catch (problem) {
+      this.problem = asError(problem);
+    }
   }
 
-  /** @param {import("../chat/tree.js").Tree} tree */
-  async useTree(tree, isKept = true) {
+  /** Shows a changed tree, and keeps it. @param {import("../chat/tree.js").Tree} tree */
+  async useTree(tree) {
     this.current = { ...this.current, tree, title: nameTree(tree), updated: Date.now() };
-    if (!isKept) return;
+    await this.keep(this.current);
+  }
+
+  /** @param {import("../lib/keep.js").Conversation} conversation */
+  async keep(conversation) {
     try {
-      await keepConversation(this.current);
-      this.conversations = await listConversations();
+      await keepConversation(conversation);
+      const { id, title, updated } = conversation;
+      this.conversations = [{ id, title, updated }, ...this.conversations.filter((other) => other.id !== id)];
     } catch {
-      this.note = "This browser keeps no conversations: export what you want to keep.";
+      this.note = NOT_KEPT;
     }
   }
 
   async send() {
     await this.loaded;
-    const text = this.draft.trim();
-    const { files } = this;
-    if (this.running || (!text && !files.length && !listPath(this.current.tree).length)) return;
-    this.note = "";
+    const { draft, files } = this;
     const { tree } = this.current;
-    if (!text && !files.length) return this.answer(tree.leaf);
-    const [grown, node] = add(tree, { role: "user", text, parent: tree.leaf, ...(files.length ? { files } : {}) });
-    if (!(await this.answer(node.id, grown))) return;
-    this.draft = "";
+    if (this.running) return;
+    this.note = "";
+    if (!draft.trim() && !files.length) {
+      // A click on an empty field repeats what waits for an answer, and nothing else.
+      if (listPath(tree).at(-1)?.role === "user" || listPath(tree).at(-1)?.role === "tool") await this.answer(tree.leaf);
+      return;
+    }
+    const [grown, node] = add(tree, { role: "user", text: draft.trim(), parent: tree.leaf, ...(files.length ? { files } : {}) });
+    [this.draft, this.files] = ["", []]; // what is typed while the answer comes is the next message
+    if (!(await this.answer(node.id, grown))) [this.draft, this.files] = [draft, files];
   }
 
   /**
@@ -190,22 +245,24 @@ class ChatPage extends View {
     body.messages = messages;
     const [grown, node] = add(tree, { role: "assistant", text: prefill?.prefix ?? "", parent, prefix: prefill?.prefix });
     if (this.current.settings.tokens || prefill) this.withTokens = new Set([...this.withTokens, node.id]);
-    this.useTree(grown, false);
+    this.useTree(grown); // what was sent is kept, even if the page is closed before the answer is whole
     this.followsEnd = true;
-    this.draft = "";
-    this.files = [];
     const stop = new AbortController();
-    this.running = { id: node.id, stop };
-    const conversation = this.current.id;
+    /** @type {NonNullable<typeof this.running>} */
+    const running = { id: node.id, stop };
+    this.running = running;
+    const { system } = this.current.settings;
     /** @type {Partial<import("../chat/tree.js").Node>} */
-    let answer = { text: "", facts: { model: body.model, requestId: null, body } };
+    let answer = { text: "", facts: { model: body.model, requestId: null } };
     let frame = 0;
-    const grow = () => update(this.current.tree, node.id, {
+    /** @param {import("../lib/keep.js").Conversation} conversation @returns {import("../lib/keep.js").Conversation} */
+    const grow = (conversation) => ({ ...conversation, tree: update(conversation.tree, node.id, {
       ...answer, text: (prefill?.prefix ?? "") + answer.text, tokens: [...(prefill?.tokens ?? []), ...(answer.tokens ?? [])],
-    });
+      facts: { model: body.model, requestId: null, ...answer.facts, system },
+    }) });
     const show = () => {
       frame = 0;
-      if (this.current.id === conversation) this.current = { ...this.current, tree: grow() };
+      if (this.running === running) this.current = grow(this.current);
     };
     try {
       await runRequest(PATH, body, stop.signal, (grown) => {
@@ -216,8 +273,10 @@ class ChatPage extends View {
       if (!stop.signal.aborted) answer = { ...answer, error: asError(problem) };
     }
     cancelAnimationFrame(frame);
-    this.running = null;
-    if (this.current.id === conversation) await this.useTree(grow());
+    if (this.running === running) {
+      this.running = null;
+      await this.useTree(grow(this.current).tree);
+    } else if (running.left) await this.keep(grow(running.left));
     return true;
   }
 
@@ -244,15 +303,15 @@ class ChatPage extends View {
       const shown = new Set(this.withTokens);
       if (!shown.delete(node.id)) shown.add(node.id);
       this.withTokens = shown;
-    } else if (action === "code") /** @type {any} */ (this.querySelector("code-dialog")).open(PATH, node.facts.body);
+    } else if (action === "code") /** @type {any} */ (this.querySelector("code-dialog")).open(PATH, rebuildRequest(tree, node));
     else if (action === "prompt") await this.showPrompt(node);
     else if (action === "link") {
       const messages = listPath(tree, node.parent).map(({ role, text, calls, callId, files }) => ({ role, text, calls, callId, files }));
       const link = new URL(`#/chat?state=${await packState({ settings, messages })}`, document.baseURI);
-      await copyText(link.href);
-      this.note = "The link is copied. Its state is in the part after #, which no server sees.";
+      this.note = (await copyText(link.href)) ? "The link is copied. Its state is in the part after #, which no server sees." : "This browser cannot copy here.";
     } else if (action === "remove" && (await confirmAction("Remove this message and what follows it?", "Remove"))) {
-      await this.useTree(remove(tree, node.id));
+      await this.useTree(remove(this.current.tree, node.id));
+      if (this.running && !this.current.tree.nodes[this.running.id]) this.running.stop.abort();
     }
   }
 
@@ -273,7 +332,7 @@ class ChatPage extends View {
 
   /** Shows what the chat template made of a request. @param {import("../chat/tree.js").Node} node */
   async showPrompt(node) {
-    const { model, messages, tools, continue_final_message, add_generation_prompt } = node.facts?.body ?? {};
+    const { model, messages, tools, continue_final_message, add_generation_prompt } = rebuildRequest(this.current.tree, node);
     const fields = { model, messages, tools, continue_final_message, add_generation_prompt };
     try {
       const [rendered, tokens] = await Promise.all([
@@ -294,8 +353,12 @@ class ChatPage extends View {
     const file = field.files?.[0];
     if (!file) return;
     try {
-      const { title, tree, settings } = parseExport(await file.text());
-      this.current = { ...startConversation({ ...createSettings(""), ...settings }), title };
+      if (file.size > MOST_IMPORTED_BYTES) throw new Error("This file is larger than 256 MB.");
+      const { tree, settings } = parseExport(await file.text());
+      this.leave();
+      this.current = startConversation(readSettings(settings));
+      this.problem = null;
+      this.side = "";
       await this.useTree(tree);
       await this.loadModel();
     } catch (problem) {
@@ -312,7 +375,7 @@ class ChatPage extends View {
       <aside class="conversations" aria-label="Conversations">
         <div class="row"><button class="primary grow" @click=${this.startNew}>${icon("plus")} New conversation</button></div>
         <ul>${repeat(this.conversations, (/** @type {any} */ each) => each.id, (/** @type {any} */ each) => html`<li class=${each.id === this.current.id ? "current" : ""}>
-          <button class="quiet title" @click=${() => this.openConversation(each)} title=${formatTime(each.updated / 1000)}>${each.title}</button>
+          <button class="quiet title" aria-current=${each.id === this.current.id ? "true" : nothing} @click=${() => this.openConversation(each.id)} title=${formatTime(each.updated / 1000)}>${each.title}</button>
           <button class="quiet" aria-label="Remove ${each.title}" @click=${() => this.removeOne(each)}>${icon("trash-2")}</button></li>`)}</ul>
         ${this.conversations.length ? nothing : html`<p class="muted small">Conversations stay in this browser.</p>`}
         <div class="row"><label class="button quiet">${icon("upload")} Import <input type="file" accept=".json,application/json" hidden @change=${this.importFile}></label>
@@ -336,7 +399,7 @@ class ChatPage extends View {
           ${this.listModalities().length > 1 ? html`<label class="button" title="Attach pictures or recordings">${icon("paperclip")}<input type="file" multiple hidden aria-label="Attach"
             @change=${(/** @type {any} */ event) => { this.attach(event.target.files); event.target.value = ""; }}></label>` : nothing}
           ${this.running ? html`<button type="button" class="danger" @click=${() => this.running?.stop.abort()}>${icon("square")} Stop</button>`
-            : html`<button class="primary">${icon("send-horizontal")} ${this.draft.trim() || !path.length || path.at(-1)?.role === "assistant" ? "Send" : "Answer"}</button>`}
+            : html`<button class="primary">${icon("send-horizontal")} ${this.draft.trim() || this.files.length || !path.length || path.at(-1)?.role === "assistant" ? "Send" : "Answer"}</button>`}
         </form>
       </section>
       <aside class="settings" aria-label="Settings">
@@ -370,12 +433,20 @@ class ChatPage extends View {
       <div class="tokens ids">${ids.map((/** @type {number} */ id, /** @type {number} */ index) => html`<span class="token" title="token ${id}">${texts[index] ?? ""}<small>${id}</small></span>`)}</div>`;
   }
 
-  /** @param {import("../lib/keep.js").Conversation} conversation */
-  async removeOne(conversation) {
-    if (!(await confirmAction(`Remove “${conversation.title}” from this browser?`, "Remove"))) return;
-    await removeConversation(conversation.id);
-    this.conversations = await listConversations();
-    if (conversation.id === this.current.id) this.startNew();
+  /** @param {{id: string, title: string}} conversation */
+  async removeOne({ id, title }) {
+    if (!(await confirmAction(`Remove “${title}” from this browser?`, "Remove"))) return;
+    const { running } = this;
+    if (id === this.current.id) {
+      this.startNew();
+      if (running) running.left = null;
+    }
+    try {
+      await removeConversation(id);
+      this.conversations = this.conversations.filter((each) => each.id !== id);
+    } catch (problem) {
+      this.problem = asError(problem);
+    }
   }
 
   /** @param {KeyboardEvent} event */
@@ -401,7 +472,7 @@ class ChatPage extends View {
 }
 
 /** @param {any} settings @returns {import("../lib/keep.js").Conversation} */
-const startConversation = (settings) => ({ id: crypto.randomUUID(), title: "New conversation", updated: Date.now(), tree: createTree(), settings });
+const startConversation = (settings) => ({ id: makeId(), title: "New conversation", updated: Date.now(), tree: createTree(), settings });
 
 /** Returns the ids of calls of the last turn that have no result. @param {import("../chat/tree.js").Node[]} path */
 function listMissingResults(path) {

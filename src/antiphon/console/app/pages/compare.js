@@ -1,8 +1,9 @@
-import { html, live, nothing } from "../../vendor/lit.js";
+import { html, live, nothing, repeat } from "../../vendor/lit.js";
 import { listModels, loadModel } from "../chat/models.js";
 import "../chat/message.js";
 import { runRequest } from "../chat/run.js";
 import { buildFields, createSettings } from "../chat/settings_panel.js";
+import { makeId } from "../chat/tree.js";
 import { View, asError, icon, showError } from "../lib/view.js";
 
 const PATH = "v1/chat/completions";
@@ -11,7 +12,7 @@ const MOST = 4;
 /**
  * Two to four models or settings side by side, with the same messages.
  *
- * @typedef {{settings: import("../chat/settings_panel.js").Settings, model: any, turns: any[], stop: AbortController | null, problem: any}} Column
+ * @typedef {{id: string, settings: import("../chat/settings_panel.js").Settings, model: any, turns: any[], stop: AbortController | null, problem: any}} Column
  */
 class ComparePage extends View {
   static properties = { models: { state: true }, columns: { state: true }, draft: { state: true }, problem: { state: true }, opened: { state: true } };
@@ -47,60 +48,71 @@ class ComparePage extends View {
   /** @param {string} name */
   async addColumn(name) {
     const model = name ? await loadModel(name, `/${PATH}`) : { profile: null, parameters: [] };
-    this.columns = [...this.columns, { settings: createSettings(name), model, turns: [], stop: null, problem: null }];
+    this.columns = [...this.columns, { id: makeId(), settings: createSettings(name), model, turns: [], stop: null, problem: null }];
   }
 
-  /** @param {number} index @param {Partial<Column>} changes */
-  change(index, changes) {
-    this.columns = this.columns.map((column, other) => (other === index ? { ...column, ...changes } : column));
+  /** @param {string} id @param {Partial<Column>} changes */
+  change(id, changes) {
+    this.columns = this.columns.map((column) => (column.id === id ? { ...column, ...changes } : column));
   }
 
-  /** @param {number} index @param {any} settings */
-  async useSettings(index, settings) {
-    const isOther = settings.model !== this.columns[index].settings.model;
-    this.change(index, { settings });
-    if (isOther) this.change(index, { model: await loadModel(settings.model, `/${PATH}`) });
+  /** @param {Column} column @param {any} settings */
+  async useSettings({ id, settings: { model: before } }, settings) {
+    this.change(id, { settings });
+    if (settings.model === before) return;
+    try {
+      const model = await loadModel(settings.model, `/${PATH}`);
+      if (this.columns.find((column) => column.id === id)?.settings.model === settings.model) this.change(id, { model, problem: null });
+    } catch (problem) {
+      this.change(id, { problem: asError(problem) });
+    }
+  }
+
+  /** @param {Column} removed */
+  removeColumn(removed) {
+    removed.stop?.abort();
+    this.columns = this.columns.filter((column) => column.id !== removed.id);
+    this.opened = null;
   }
 
   send() {
     const text = this.draft.trim();
     if (!text || this.columns.some((column) => column.stop)) return;
     this.draft = "";
-    this.columns.forEach((_, index) => this.answer(index, text));
+    this.columns.forEach((column) => this.answer(column, text));
   }
 
-  /** @param {number} index @param {string} text */
-  async answer(index, text) {
-    const { settings, model, turns } = this.columns[index];
+  /** @param {Column} column @param {string} text */
+  async answer({ id, settings, model, turns }, text) {
     let body;
     try {
       body = buildFields(settings, model.parameters);
     } catch (problem) {
-      return this.change(index, { problem: asError(problem) });
+      return this.change(id, { problem: asError(problem) });
     }
     const messages = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
-    for (const turn of turns) messages.push({ role: "user", content: turn.text }, { role: "assistant", content: turn.answer.text });
+    for (const turn of turns.filter(({ answer }) => answer.text)) messages.push({ role: "user", content: turn.text }, { role: "assistant", content: turn.answer.text });
     messages.push({ role: "user", content: text });
     const stop = new AbortController();
-    const report = (/** @type {any} */ answer) => this.change(index, { turns: [...turns, { text, answer: { id: String(turns.length), role: "assistant", parent: null, ...answer } }] });
-    this.change(index, { stop, problem: null });
+    const report = (/** @type {any} */ answer) => this.change(id, { turns: [...turns, { text, answer: { id: String(turns.length), role: "assistant", parent: null, ...answer } }] });
+    this.change(id, { stop, problem: null });
     report({ text: "", facts: { model: settings.model, requestId: null } });
     try {
       await runRequest(PATH, { ...body, messages }, stop.signal, (answer) => report({ ...answer }));
     } catch (problem) {
-      if (!stop.signal.aborted) this.change(index, { problem: asError(problem) });
+      if (!stop.signal.aborted) this.change(id, { problem: asError(problem) });
     }
-    this.change(index, { stop: null });
+    this.change(id, { stop: null });
   }
 
   render() {
     const isRunning = this.columns.some((column) => column.stop);
     return html`<div class="compare">
       <header class="row pad"><h1>Side by side</h1><span class="grow"></span>
-        <button ?disabled=${this.columns.length >= MOST} @click=${() => this.addColumn(this.models[0]?.id ?? "")}>${icon("plus")} Add a column</button>
+        <button ?disabled=${this.columns.length >= MOST} @click=${() => this.addColumn(this.models[0]?.id ?? "").catch((problem) => { this.problem = asError(problem); })}>${icon("plus")} Add a column</button>
         <button ?disabled=${isRunning} @click=${() => { this.columns = this.columns.map((column) => ({ ...column, turns: [], problem: null })); }}>Clear</button></header>
       ${showError(this.problem)}
-      <div class="columns">${this.columns.map((column, index) => this.renderColumn(column, index))}</div>
+      <div class="columns">${repeat(this.columns, (/** @type {Column} */ column) => column.id, (/** @type {Column} */ column, /** @type {number} */ index) => this.renderColumn(column, index))}</div>
       <form class="composer" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); this.send(); }}>
         <textarea class="draft" rows="2" aria-label="Message to all" placeholder="Write to all of them. Ctrl+Enter sends it." .value=${live(this.draft)}
           @input=${(/** @type {any} */ event) => { this.draft = event.target.value; }}
@@ -114,9 +126,9 @@ class ComparePage extends View {
     return html`<section class="column" aria-label="Column ${index + 1}">
       <header class="row"><strong class="grow">${column.settings.model}</strong>
         <button class="quiet" aria-label="Settings of column ${index + 1}" aria-expanded=${this.opened === index} @click=${() => { this.opened = this.opened === index ? null : index; }}>${icon("sliders-horizontal")}</button>
-        <button class="quiet" aria-label="Remove column ${index + 1}" ?disabled=${this.columns.length < 2} @click=${() => { this.columns = this.columns.filter((_, other) => other !== index); }}>${icon("x")}</button></header>
+        <button class="quiet" aria-label="Remove column ${index + 1}" ?disabled=${this.columns.length < 2} @click=${() => this.removeColumn(column)}>${icon("x")}</button></header>
       ${this.opened === index ? html`<div class="settings"><settings-panel .settings=${column.settings} .models=${this.models} .parameters=${column.model.parameters}
-        .profile=${column.model.profile} @settings=${(/** @type {CustomEvent} */ event) => this.useSettings(index, event.detail)}></settings-panel></div>` : nothing}
+        .profile=${column.model.profile} @settings=${(/** @type {CustomEvent} */ event) => this.useSettings(column, event.detail)}></settings-panel></div>` : nothing}
       ${column.turns.map((turn, place) => html`<article class="message user"><header><strong>You</strong></header><div class="plain">${turn.text}</div></article>
         <message-view class="read-only" .node=${turn.answer} ?isRunning=${Boolean(column.stop) && place === column.turns.length - 1}></message-view>`)}
       ${showError(column.problem)}</section>`;

@@ -41,8 +41,8 @@ class CompletePage extends View {
   async refresh() {
     try {
       this.models = await listModels();
-      await this.useSettings({ ...this.settings, model: this.settings.model || (this.models[0]?.id ?? "") });
       this.problem = null;
+      await this.useSettings({ ...this.settings, model: this.settings.model || (this.models[0]?.id ?? "") });
     } catch (problem) {
       this.problem = asError(problem);
     }
@@ -53,10 +53,12 @@ class CompletePage extends View {
     const isOther = settings.model !== this.settings.model;
     this.settings = settings;
     if (isOther && settings.model) {
-      this.model = await loadModel(settings.model, `/${PATH}`).catch((problem) => {
+      try {
+        const model = await loadModel(settings.model, `/${PATH}`);
+        if (this.settings.model === settings.model) this.model = model;
+      } catch (problem) {
         this.problem = asError(problem);
-        return { profile: null, parameters: [] };
-      });
+      }
     }
   }
 

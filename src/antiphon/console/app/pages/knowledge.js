@@ -43,7 +43,7 @@ class KnowledgePage extends View {
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
     if (changed.has("rest")) {
-      this.results = null;
+      [this.results, this.documents] = [null, []];
       this.loadDocuments();
     }
   }
@@ -64,15 +64,18 @@ class KnowledgePage extends View {
 
   async loadDocuments() {
     clearTimeout(this.timer);
+    const isWanted = this.beginLoad();
     if (!this.table) return;
     try {
-      this.documents = (await get(`v1/knowledge/tables/${encodeURIComponent(this.table)}/documents?limit=100`)).data;
+      const documents = (await get(`v1/knowledge/tables/${encodeURIComponent(this.table)}/documents?limit=100`)).data;
+      if (!isWanted()) return;
+      this.documents = documents;
       // What is still read and split is looked at again.
       if (this.isConnected && this.documents.some(({ state }) => state !== "ready" && state !== "failed")) {
         this.timer = setTimeout(() => this.loadDocuments(), 1000);
       }
     } catch (problem) {
-      this.problem = asError(problem);
+      if (isWanted()) this.problem = asError(problem);
     }
   }
 
@@ -92,13 +95,13 @@ class KnowledgePage extends View {
     return html`<div class="pad"><h1>Knowledge</h1>${showError(this.problem)}
       ${this.tables ? html`<div class="row"><button class="primary" @click=${() => { this.form = !this.form; }}>${icon("plus")} Create a table</button></div>
         ${this.form ? this.renderForm() : nothing}
-        ${this.tables.length ? html`<table class="list"><thead><tr><th>Table</th><th>Search</th><th>Vectors of</th><th class="number">Documents</th><th class="number">Chunks</th><th class="number">Size</th><th></th></tr></thead>
+        ${this.tables.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Table</th><th>Search</th><th>Vectors of</th><th class="number">Documents</th><th class="number">Chunks</th><th class="number">Size</th><th></th></tr></thead>
           <tbody>${this.tables.map((table) => html`<tr class=${table.name === this.table ? "current" : ""}><td><a href="#/knowledge/${encodeURIComponent(table.name)}">${table.name}</a></td><td>${table.search}</td><td>${table.embedding_model ?? "–"}</td>
             <td class="number">${formatCount(table.documents)}</td><td class="number">${formatCount(table.chunks)}</td><td class="number">${formatBytes(table.bytes)}</td>
             <td><button class="quiet" aria-label="Remove ${table.name}" @click=${async () => {
               if (await confirmAction(`Remove the table “${table.name}” with all its documents?`, "Remove")) this.run(() => change("DELETE", `v1/knowledge/tables/${encodeURIComponent(table.name)}`));
-            }}>${icon("trash-2")}</button></td></tr>`)}</tbody></table>`
-          : html`<p class="muted">There is no table yet. Create one, add documents, and ask them from the page Chat with the parameter rag_params.</p>`}` : nothing}
+            }}>${icon("trash-2")}</button></td></tr>`)}</tbody></table></div>`
+          : html`<p class="muted">There is no table yet. Create one, add documents, and ask them from the page Chat with the parameter rag_params.</p>`}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
       ${chosen ? this.renderTable() : nothing}</div>`;
   }
 
@@ -126,12 +129,12 @@ class KnowledgePage extends View {
           }
         });
       }}></label></header>
-      ${this.documents.length ? html`<table class="list"><thead><tr><th>Document</th><th>State</th><th class="number">Chunks</th><th class="number">Size</th><th>Added</th><th></th></tr></thead>
+      ${this.documents.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Document</th><th>State</th><th class="number">Chunks</th><th class="number">Size</th><th>Added</th><th></th></tr></thead>
         <tbody>${this.documents.map((document) => html`<tr><td>${document.name}${(document.warnings ?? []).map((/** @type {string} */ warning) => html`<br><small class="muted">${warning}</small>`)}</td>
           <td><span class="state ${document.state}">${document.state}</span>${document.error ? html` <small class="error">${document.error}</small>` : nothing}
             ${document.state === "ready" || document.state === "failed" ? nothing : html`<progress max="1" .value=${document.progress ?? 0} aria-label="Progress of ${document.name}"></progress>`}</td>
           <td class="number">${formatCount(document.chunks)}</td><td class="number">${formatBytes(document.bytes)}</td><td>${formatTime(document.created_at)}</td>
-          <td><button class="quiet" aria-label="Remove ${document.name}" @click=${() => this.run(() => change("DELETE", `${path}/documents/${document.id}`))}>${icon("trash-2")}</button></td></tr>`)}</tbody></table>`
+          <td><button class="quiet" aria-label="Remove ${document.name}" @click=${() => this.run(() => change("DELETE", `${path}/documents/${document.id}`))}>${icon("trash-2")}</button></td></tr>`)}</tbody></table></div>`
         : html`<p class="muted">It has no documents. Add texts, Markdown, HTML or tables; with the extra “documents” also PDF and Office files.</p>`}
       <form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
         event.preventDefault();

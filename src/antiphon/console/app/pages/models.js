@@ -1,11 +1,12 @@
 import { html, nothing } from "../../vendor/lit.js";
-import { get } from "../lib/api.js";
+import { buildModelPath } from "../chat/models.js";
+import { ServerError, get } from "../lib/api.js";
 import { formatBytes, formatCount } from "../lib/format.js";
 import { View, asError, showError } from "../lib/view.js";
 
 /** The models, their state and what each of them can do. */
 class ModelsPage extends View {
-  static properties = { rest: { attribute: false }, models: { state: true }, card: { state: true }, problem: { state: true }, load: { state: true }, ready: { state: true } };
+  static properties = { rest: { attribute: false }, models: { state: true }, card: { state: true }, problem: { state: true }, cardProblem: { state: true }, load: { state: true } };
 
   constructor() {
     super();
@@ -18,17 +19,19 @@ class ModelsPage extends View {
     /** @type {any} */
     this.problem = null;
     /** @type {any} */
-    this.load = null;
+    this.cardProblem = null;
     /** @type {any} */
-    this.ready = null;
+    this.load = null;
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this.timer = undefined;
+    this.isRefused = false;
   }
 
   connectedCallback() {
     super.connectedCallback();
     this.refresh();
-    this.timer = setInterval(() => this.refresh(), 5000);
+    // Not while nobody looks, nor without a key: each refusal would ask for one.
+    this.timer = setInterval(() => { if (!document.hidden && !this.isRefused) this.refresh(); }, 5000);
   }
 
   disconnectedCallback() {
@@ -39,10 +42,12 @@ class ModelsPage extends View {
   async refresh() {
     try {
       this.models = (await get("v1/models")).data;
-      [this.load, this.ready] = await Promise.all([get("load").catch(() => null), get("health/ready").catch(() => null)]);
+      this.load = await get("load").catch(() => null);
       this.problem = null;
+      this.isRefused = false;
     } catch (problem) {
       this.problem = asError(problem);
+      this.isRefused = problem instanceof ServerError && problem.status === 401;
     }
   }
 
@@ -53,12 +58,14 @@ class ModelsPage extends View {
 
   /** @param {string} name */
   async showModel(name) {
-    this.card = null;
+    const isWanted = this.beginLoad();
+    [this.card, this.cardProblem] = [null, null];
     if (!name) return;
     try {
-      this.card = await get(`v1/models/${name.split("/").map(encodeURIComponent).join("/")}`);
+      const card = await get(buildModelPath(name));
+      if (isWanted()) this.card = card;
     } catch (problem) {
-      this.problem = asError(problem);
+      if (isWanted()) this.cardProblem = asError(problem);
     }
   }
 
@@ -68,11 +75,12 @@ class ModelsPage extends View {
       ${this.load ? html`<p class="muted">${Object.entries(this.load).filter(([, value]) => typeof value === "number")
         .map(([name, value]) => `${name.replaceAll("_", " ")}: ${formatCount(/** @type {number} */ (value))}`).join(" · ")}</p>` : nothing}
       ${this.models?.length === 0 ? html`<p class="muted">This key can use no model. Its list of models is on the page Access.</p>` : nothing}
-      <table class="list"><thead><tr><th>Model</th><th>State</th><th>Base</th><th>Owner</th></tr></thead>
+      ${this.models || this.problem ? nothing : html`<p class="muted">Loading …</p>`}
+      ${this.models?.length ? html`<div class="scroll"><table class="list"><thead><tr><th>Model</th><th>State</th><th>Base</th><th>Owner</th></tr></thead>
       <tbody>${(this.models ?? []).map((model) => html`<tr class=${model.id === chosen ? "current" : ""}>
         <td><a href="#/models/${encodeURIComponent(model.id)}">${model.id}</a></td>
-        <td><span class="state ${model.state}">${model.state}</span></td><td>${model.parent ?? "–"}</td><td>${model.owned_by}</td></tr>`)}</tbody></table>
-      ${this.card ? this.renderCard(this.card) : nothing}</div>`;
+        <td><span class="state ${model.state}">${model.state}</span></td><td>${model.parent ?? "–"}</td><td>${model.owned_by}</td></tr>`)}</tbody></table></div>` : nothing}
+      ${showError(this.cardProblem)}${this.card ? this.renderCard(this.card) : nothing}</div>`;
   }
 
   /** @param {any} card */

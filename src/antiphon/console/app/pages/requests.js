@@ -49,13 +49,16 @@ class RequestsPage extends View {
   /** @param {string | null} after */
   async load(after = null) {
     const { period, ...filter } = this.filter;
+    const { filter: wanted } = this;
     const since = Math.floor(Date.now() / 1000) - PERIODS[/** @type {keyof typeof PERIODS} */ (period)];
     try {
       const page = await get(withQuery("admin/v1/usage/entries", { since, limit: PAGE, after, ...filter }));
+      if (wanted !== this.filter) return;
       this.entries = after ? [...(this.entries ?? []), ...page.data] : page.data;
       this.next = page.next;
       this.problem = null;
     } catch (problem) {
+      if (wanted !== this.filter) return;
       this.entries = null;
       this.problem = problem instanceof ServerError && problem.status === 404
         ? { message: "This server keeps no records, because it runs without keys. Start it with ANTIPHON_KEYS=true to see each request here." }
@@ -65,16 +68,19 @@ class RequestsPage extends View {
 
   /** @param {string | undefined} id */
   async showRequest(id) {
+    const isWanted = this.beginLoad();
     [this.found, this.kept] = [null, null];
     if (!id) return;
     try {
       // A child has the entry of its request as its parent, and the same request id.
       const { data } = await get(withQuery("admin/v1/usage/entries", { request_id: id, since: 0, limit: PAGE }));
-      this.found = data;
-      this.kept = await get(`admin/v1/requests/${encodeURIComponent(id)}`).catch(() => null);
+      if (isWanted()) this.found = data;
+      const kept = data.length ? await get(`admin/v1/requests/${encodeURIComponent(id)}`).catch(() => null) : null;
+      if (isWanted()) this.kept = kept;
     } catch (problem) {
-      this.found = [];
-      if (!(problem instanceof ServerError && problem.status === 404)) this.problem = asError(problem);
+      if (!isWanted()) return;
+      if (problem instanceof ServerError && problem.status === 404) this.found = [];
+      else this.problem = asError(problem);
     }
   }
 
@@ -87,7 +93,7 @@ class RequestsPage extends View {
   render() {
     return html`<div class="pad"><h1>Requests</h1>${showError(this.problem)}
       ${this.rest[0] ? this.renderRequest(this.rest[0]) : nothing}
-      ${this.entries ? this.renderList() : nothing}</div>`;
+      ${this.entries ? this.renderList() : this.problem ? nothing : html`<p class="muted">Loading …</p>`}</div>`;
   }
 
   renderList() {
@@ -124,7 +130,7 @@ class RequestsPage extends View {
   /** @param {string} id */
   renderRequest(id) {
     const { found } = this;
-    if (!found) return html`<p class="muted">Loading …</p>`;
+    if (!found) return this.problem ? nothing : html`<p class="muted">Loading …</p>`;
     if (!found.length) {
       return html`<section class="card"><h2><code>${id}</code></h2><p class="muted">The ledger has no entry of this request that you may see. A request that was
         refused before it reached a model has none; a new one appears within seconds.</p><a class="button" href="#/requests">Close</a></section>`;

@@ -41,15 +41,19 @@ class UsagePage extends View {
   async refresh() {
     const [seconds, step] = PERIODS[this.period];
     const since = Math.floor(Date.now() / 1000) - seconds;
+    const isWanted = this.beginLoad();
     try {
-      [this.report, this.series] = await Promise.all([
+      const [report, series] = await Promise.all([
         get(withQuery("admin/v1/usage", { by: this.group, since, limit: 1000 })),
         get(withQuery("admin/v1/usage", { by: `${step},${this.group}`, since, limit: 10_000 })),
       ]);
       const lists = await Promise.all(["projects", "users", "keys"].map((name) => list(`admin/v1/${name}`).catch(() => [])));
+      if (!isWanted()) return;
+      [this.report, this.series] = [report, series];
       this.names = new Map(lists.flat().map((each) => [each.id, each.name ?? (each.note || each.prefix)]));
       this.problem = null;
     } catch (problem) {
+      if (!isWanted()) return;
       this.report = null;
       this.problem = problem instanceof ServerError && problem.status === 404
         ? { message: "This server keeps no records, because it runs without keys. Start it with ANTIPHON_KEYS=true to see usage here." }
@@ -79,12 +83,12 @@ class UsagePage extends View {
         <label>Chart <select @change=${(/** @type {any} */ event) => { this.measure = event.target.value; }}>${options(MEASURES, this.measure)}</select></label></div>
       <p>${this.describe(this.report.total)}</p>
       ${this.report.data.length ? html`<div class="chart" role="img" aria-label="${MEASURES[this.measure]} over time; the table has the sums"></div>${this.renderTable()}`
-        : html`<p class="muted">Nothing was used in this time. Send a request from the page Chat, or choose a longer time.</p>`}` : nothing}</div>`;
+        : html`<p class="muted">Nothing was used in this time. Send a request from the page Chat, or choose a longer time.</p>`}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}</div>`;
   }
 
   /** @param {any} sums */
   describe(sums) {
-    return `${formatCount(sums.requests)} requests, ${formatCount(sums.failed)} failed · ${formatCount(sums.prompt_tokens)} + ${formatCount(sums.output_tokens)} tokens · ${formatCost(sums.cost, this.report.currency)}`;
+    return `${formatCount(sums.requests)} ${sums.requests === 1 ? "request" : "requests"}, ${formatCount(sums.failed)} failed · ${formatCount(sums.prompt_tokens)} + ${formatCount(sums.output_tokens)} tokens${this.report.currency ? ` · ${formatCost(sums.cost, this.report.currency)}` : ""}`;
   }
 
   renderTable() {
