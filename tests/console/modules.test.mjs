@@ -102,6 +102,50 @@ test("an export is read back, and a damaged one is refused in words", () => {
   }
 });
 
+const write = (nodes, more = {}) => JSON.stringify({ format: "antiphon-conversation", tree: { nodes, leaf: null }, ...more });
+
+test("an import that would never end, or that breaks a page, is refused or loses what is wrong", () => {
+  const user = { id: "a", parent: null, role: "user", text: "x" };
+  for (const nodes of [{ a: user, b: { ...user, parent: "a" } }, { a: user, b: { ...user, id: 7 } }, { a: { ...user, parent: "constructor" } },
+    { a: { ...user, parent: "a" } }, { a: null }, { a: { ...user, text: 7 } }, { a: { ...user, id: undefined } }]) {
+    assert.throws(() => tree.parseExport(write(nodes)), /^Error: A message of this file/, JSON.stringify(nodes));
+  }
+  const wrong = { ...user, id: "__proto__", role: "assistant", reasoning: {}, calls: [{ id: 1 }, null], tokens: [{ top: "x" }, 7], files: "f", error: 7,
+    prefix: [], callId: 3, facts: { model: {}, requestId: [], body: "x", outputTokens: "9", references: { chunks: [7, { text: "t", title: {} }] } } };
+  const [read] = tree.listPath(tree.parseExport(write({ a: wrong })).tree);
+  assert.deepEqual(read, { id: "__proto__", parent: null, role: "assistant", text: "x", error: { requestId: null },
+    tokens: [{ text: "undefined", bytes: null, logprob: NaN, top: [] }, { text: "undefined", bytes: null, logprob: NaN, top: [] }],
+    facts: { model: "", requestId: null, references: { chunks: [{}, { text: "t" }] } } });
+});
+
+test("messages of a link get their own places, whatever they say of themselves", () => {
+  const read = tree.readMessages([{ role: "user", text: "x", id: "a", parent: "a" }, { role: "user", text: "y", id: "a", parent: "a" }]);
+  assert.deepEqual(tree.listPath(read).map(({ role, text }) => [role, text]), [["user", "x"], ["user", "y"]]);
+  for (const messages of [undefined, {}, "x", [7], [{ role: "system", text: "x" }]]) assert.throws(() => tree.readMessages(messages), /damaged/);
+});
+
+test("settings of a link keep only what the page can show", () => {
+  const empty = { model: "", system: "", values: {}, tools: "", schema: "", tokens: false };
+  for (const value of [undefined, null, 7, "x", [], { values: null, model: {}, tokens: "yes" }, { values: 7 }]) assert.deepEqual(settings.readSettings(value), empty);
+  assert.deepEqual(settings.readSettings({ model: "m", values: { seed: "7", top_p: 1 }, tokens: true, other: 1 }), { ...empty, model: "m", values: { seed: "7" }, tokens: true });
+});
+
+test("a request is built again from its conversation, with the text it began with", () => {
+  const { value } = grow();
+  const answer = { ...value.nodes.b, prefix: "He", facts: { body: { model: "m" }, system: "s" } };
+  assert.deepEqual(tree.rebuildRequest(value, answer), { model: "m", messages: [
+    { role: "system", content: "s" }, { role: "user", content: "hi" }, { role: "assistant", content: "He" }] });
+});
+
+test("an answer that failed at once is not said again", () => {
+  const path = [{ role: "user", text: "x" }, { role: "assistant", text: "", error: { message: "no" } }, { role: "user", text: "y" }];
+  assert.deepEqual(tree.buildMessages(path, "").map(({ content }) => content), ["x", "y"]);
+});
+
+test("a link that unpacks to gigabytes is refused", async () => {
+  await assert.rejects(unpackState(await packState("x".repeat(17 * 1024 * 1024))), /damaged/);
+});
+
 test("a link holds any state, and a damaged one is refused", async () => {
   const state = { settings: { values: { seed: "7" } }, messages: [{ role: "user", text: "é🦜 <b>&#?/" }] };
   const packed = await packState(state);

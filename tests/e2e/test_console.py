@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx2
@@ -288,6 +289,107 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
     )
 
 
+async def test_an_answer_lands_in_its_own_conversation(
+    browser: Browser, server: Server, tmp_path: Path
+) -> None:
+    """Two clicks send once, what is typed meanwhile stays, and a conversation that is left keeps its part."""
+    nodes = {
+        str(n): {
+            "id": f"m{n}",
+            "parent": f"m{n - 1}" if n else None,
+            "role": "assistant",
+            "text": f"line {n}",
+        }
+        for n in range(300)
+    }
+    file = tmp_path / "long.json"
+    file.write_text(json.dumps({"format": "antiphon-conversation", "tree": {"nodes": nodes, "leaf": "m299"}}))
+    model = HeldModel()
+    async with proxying(server.url, "/llm", chat=model) as url:
+        try:
+            await open_page(browser, url)
+            await browser.wait_for("document.querySelector('.settings option')")
+            await type_into(browser, "textarea.draft", "first")
+            await browser.run("document.querySelector('.composer').requestSubmit()")
+            await browser.run("document.querySelector('.composer')?.requestSubmit()")
+            await browser.wait_for("document.querySelector('.markdown')?.innerText === 'It began'")
+            await click(browser, ".conversations .primary")
+            await browser.choose_file(".conversations input[type=file]", file)
+            await browser.wait_for("document.querySelectorAll('message-view').length === 300")
+            await browser.run(
+                "(() => { const view = customElements.get('message-view').prototype;"
+                "const { updated } = view; window.updates = 0;"
+                "view.updated = function () { window.updates += 1; updated.call(this); }; })()"
+            )
+            await type_into(browser, "textarea.draft", "second")
+            await browser.run("document.querySelector('.composer').requestSubmit()")
+            last = "[...document.querySelectorAll('.markdown')].at(-1)"
+            await browser.wait_for(f"{last}.innerText === 'It began'")
+            await type_into(browser, "textarea.draft", "typed meanwhile")
+            model.go.set()
+            assert await read_answer(browser) == "It began and ended."
+            # All could be shown anew once when the new ones come near the screen, but not for each word.
+            assert await browser.run("window.updates") < 100
+            await browser.run(
+                "[...document.querySelectorAll('.conversations .title')]"
+                ".find((each) => each.innerText === 'first').click()"
+            )
+            await browser.wait_for("document.querySelectorAll('message-view').length === 2")
+            assert await read_answer(browser) == "It began"
+            assert await browser.run("document.querySelector('textarea.draft').value") == "typed meanwhile"
+            assert [body["messages"][-1]["content"] for body in model.bodies] == ["first", "second"]
+        finally:
+            model.go.set()
+
+
+async def test_a_link_of_somebody_else_sends_nothing_and_breaks_nothing(
+    browser: Browser, server: Server
+) -> None:
+    hostile = {
+        "settings": {"model": "../../admin/v1/keys", "values": None, "system": {}, "tools": 7},
+        "messages": [{"role": "user", "text": HOSTILE, "id": "a", "parent": "a"}] * 2,
+    }
+    pack = "import(new URL('app/chat/link.js', document.baseURI)).then(({ packState }) => packState(%s))"
+    await open_page(browser, server.url)
+    await browser.wait_for("document.querySelector('.settings option')")
+    browser.requests.clear()
+    packed = await browser.run(pack % json.dumps(hostile))
+    await browser.run(f"location.hash = '#/chat?state={packed}'")
+    await browser.wait_for("document.querySelectorAll('.message.user').length === 2")
+    assert HOSTILE in await browser.run("document.querySelector('.message.user').textContent")
+    damaged = await browser.run(pack % json.dumps({"settings": [], "messages": {"length": 9}}))
+    await browser.run(f"location.hash = '#/chat?state={damaged}'")
+    assert "damaged" in await read(browser, ".talk > .error")
+    await browser.run("location.hash = '#/models/%'")  # no valid encoding
+    await browser.wait_for("document.querySelector('models-page .error')")
+    assert {request["method"] for request in browser.requests} == {"GET"}
+    assert not any("admin" in request["url"].split("/v1/models/")[0] for request in browser.requests)
+    assert all("404" in problem for problem in browser.problems)
+    browser.problems.clear()
+
+
+BARE = """delete Crypto.prototype.randomUUID;
+Object.defineProperty(navigator, "clipboard", { value: undefined });
+for (const name of ["indexedDB", "sessionStorage", "localStorage"]) {
+  Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });
+}"""
+"""A page as a browser has it that came by plain HTTP from another machine, and may keep nothing."""
+
+
+async def test_a_page_without_storage_or_clipboard_talks_and_copies(browser: Browser, server: Server) -> None:
+    script = await browser.call("Page.addScriptToEvaluateOnNewDocument", source=BARE)
+    try:
+        await open_page(browser, server.url)
+        await browser.wait_for("document.querySelector('.settings option')")
+        assert "Antiphon" in await say(browser, "What is Antiphon?")
+        assert "keeps no conversations" in await read(browser, ".talk > [role=status]")
+        click_copy = "document.querySelector('.message.assistant [aria-label=Copy]').click()"
+        await browser.call("Runtime.evaluate", expression=click_copy, userGesture=True)
+        await browser.wait_for("document.querySelector('.message.assistant .actions [role=status]')")
+    finally:
+        await browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+
+
 # --- access and records ---
 
 
@@ -342,6 +444,31 @@ async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded:
     assert "1" in await read(browser, "access-page tbody")
     await open_page(browser, guarded.url, "access/audit", key)
     assert "key.create" in await read(browser, "access-page tbody")
+
+
+async def test_a_member_is_added_by_the_keyboard_s_palette(
+    browser: Browser, guarded: Server, key: str
+) -> None:
+    made = httpx2.post(
+        f"{guarded.url}/admin/v1/users", headers={"x-api-key": key}, json={"name": HOSTILE}
+    ).json()
+    await open_page(browser, guarded.url, "chat", key)
+    await browser.wait_for("document.querySelector('.settings option')")
+    press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { bubbles: true, %s }))"
+    await browser.run(press % "key: 'k', ctrlKey: true")
+    await type_into(browser, "dialog.palette[open] input", "acc")
+    await browser.wait_for("document.querySelectorAll('dialog.palette li').length === 1")
+    await browser.run(press % "key: 'ArrowDown'")
+    assert await browser.run("document.activeElement.innerText") == "Access"
+    await browser.run("document.activeElement.click()")
+    await browser.wait_for("document.querySelector('access-page tbody') && !document.querySelector('dialog')")
+    await click(browser, "access-page a[href='#/access/projects']")
+    await browser.wait_for("document.querySelector('access-page th')?.innerText === 'Project'")
+    await click(browser, "access-page tbody button")
+    await type_into(browser, "access-page .card [name=user]", made["id"])
+    await browser.run("document.querySelector('access-page .card form').requestSubmit()")
+    await browser.wait_for("document.querySelector('access-page .card tbody')?.innerText.includes('member')")
+    assert HOSTILE in await read(browser, "access-page .card tbody")
 
 
 async def test_without_records_a_page_says_what_to_do(browser: Browser, server: Server) -> None:
@@ -498,11 +625,34 @@ async def test_no_page_has_a_serious_barrier(
         assert found == [], (page, found)
 
 
+class HeldModel:
+    """Answers chats by a stream whose end waits for the test."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.bodies: list[dict[str, Any]] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.json())
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for text in ("It began", " and ended."):
+            choice = {"index": 0, "delta": {"content": text}}
+            await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+            await self.go.wait()
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
 @asynccontextmanager
-async def proxying(upstream: str, prefix: str, port: int = 0) -> AsyncIterator[str]:
-    """A proxy that serves a server below a prefix."""
+async def proxying(
+    upstream: str, prefix: str, port: int = 0, chat: HeldModel | None = None
+) -> AsyncIterator[str]:
+    """A proxy that serves a server below a prefix. `chat` answers in place of the server's models."""
 
     async def relay(request: web.Request) -> web.StreamResponse:
+        if chat is not None and request.path.endswith("/chat/completions"):
+            return await chat(request)
         address = upstream + request.raw_path.removeprefix(prefix)
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
