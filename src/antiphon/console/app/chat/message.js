@@ -54,6 +54,7 @@ class MessageView extends View {
 
   render() {
     const { node } = this;
+    if (!this.isNear) return html`<article class="message ${node.role}"><div class="plain">${node.text}</div></article>`;
     const name = { user: "You", assistant: node.facts?.model ?? "Assistant", tool: "Tool result" }[node.role];
     return html`<article class="message ${node.role}" aria-label=${name} aria-busy=${this.isRunning ? "true" : "false"}>
       <header><strong>${name}</strong>${this.renderBranches()}</header>
@@ -76,7 +77,7 @@ class MessageView extends View {
     }
     const files = (node.files ?? []).filter(({ url }) => /^data:(image|audio)\//.test(url)).map(({ kind, url, name }) => kind === "image"
       ? html`<img class="attached" src=${url} alt=${name}>` : html`<audio controls src=${url} aria-label=${name}></audio>`);
-    return node.role === "assistant" && this.isNear
+    return node.role === "assistant"
       ? html`<div class="markdown"></div>`
       : html`${files}<div class="plain">${node.text}</div>`;
   }

@@ -36,8 +36,16 @@ export function listPath(tree, id = tree.leaf) {
   return path.reverse();
 }
 
-/** Returns the nodes with the same parent, oldest first. @param {Tree} tree @param {Node} node */
-export const listSiblings = (tree, node) => Object.values(tree.nodes).filter((other) => other.parent === node.parent);
+/** Groups the ids of nodes by their parent, the oldest first. @param {Tree} tree @returns {Map<string | null, string[]>} */
+export function groupSiblings(tree) {
+  const groups = new Map();
+  for (const { id, parent } of Object.values(tree.nodes)) {
+    const group = groups.get(parent);
+    if (group) group.push(id);
+    else groups.set(parent, [id]);
+  }
+  return groups;
+}
 
 /** Shows another branch: the newest leaf below a node. @param {Tree} tree @param {string} id @returns {Tree} */
 export function show(tree, id) {

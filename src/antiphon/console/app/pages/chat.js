@@ -8,7 +8,7 @@ import { runRequest } from "../chat/run.js";
 import { readSettings } from "../chat/settings.js";
 import { ALTERNATIVES, buildFields, createSettings } from "../chat/settings_panel.js";
 import {
-  add, buildMessages, createTree, listPath, listSiblings, makeId, nameTree, parseExport, readMessages, rebuildRequest, remove, show, update,
+  add, buildMessages, createTree, groupSiblings, listPath, makeId, nameTree, parseExport, readMessages, rebuildRequest, remove, show, update,
   writeExport,
 } from "../chat/tree.js";
 import { change } from "../lib/api.js";
@@ -59,6 +59,7 @@ class ChatPage extends View {
     this.prompt = null;
     this.note = "";
     this.followsEnd = true;
+    this.isLoaded = false;
     /** @type {Promise<void>} */
     this.loaded = Promise.resolve();
   }
@@ -102,6 +103,7 @@ class ChatPage extends View {
     }
     try {
       this.models = await listModels();
+      this.isLoaded = true;
       this.problem = null;
       if (!this.current.settings.model) await this.useSettings({ ...this.current.settings, model: this.models[0]?.id ?? "" });
       else await this.loadModel();
@@ -371,6 +373,7 @@ class ChatPage extends View {
 
   render() {
     const path = listPath(this.current.tree);
+    const siblings = groupSiblings(this.current.tree);
     return html`<div class="playground ${this.side}">
       <aside class="conversations" aria-label="Conversations">
         <div class="row"><button class="primary grow" @click=${this.startNew}>${icon("plus")} New conversation</button></div>
@@ -387,7 +390,7 @@ class ChatPage extends View {
           <button class="quiet" @click=${() => { this.side = this.side === "right" ? "" : "right"; }}>${icon("sliders-horizontal")} Settings</button></header>
         <div class="messages" role="log" aria-label="Conversation" @act=${this.act} @scroll=${this.noticeScroll}>
           ${path.length ? nothing : this.renderEmpty()}
-          ${repeat(path, (/** @type {any} */ node) => node.id, (/** @type {any} */ node) => this.renderMessage(node))}
+          ${repeat(path, (/** @type {any} */ node) => node.id, (/** @type {any} */ node) => this.renderMessage(node, siblings.get(node.parent) ?? []))}
         </div>
         ${showError(this.problem)}${this.note ? html`<p class="muted small" role="status">${this.note}</p>` : nothing}
         ${this.files.length ? html`<ul class="files">${this.files.map((file, index) => html`<li>${file.kind === "image" ? html`<img src=${file.url} alt=${file.name}>` : file.name}
@@ -410,9 +413,8 @@ class ChatPage extends View {
     </div>`;
   }
 
-  /** @param {import("../chat/tree.js").Node} node */
-  renderMessage(node) {
-    const siblings = listSiblings(this.current.tree, node).map((each) => each.id);
+  /** @param {import("../chat/tree.js").Node} node @param {string[]} siblings */
+  renderMessage(node, siblings) {
     const isRunning = this.running?.id === node.id;
     return html`<message-view .node=${node} .place=${{ index: siblings.indexOf(node.id), ids: siblings }} ?isRunning=${isRunning}
       ?showsTokens=${this.withTokens.has(node.id)}></message-view>`;
@@ -422,7 +424,7 @@ class ChatPage extends View {
     return html`<div class="empty"><h1>Talk to a model</h1>
       ${this.models.length ? html`<p>Ask <strong>${this.current.settings.model}</strong> something.</p>
         <p class="muted">Edit a message or answer again to make a branch. Ask for probabilities to see what else the model could have said.</p>`
-        : html`<p class="muted">The server shows no model to this caller.</p>`}</div>`;
+        : html`<p class="muted">${this.isLoaded ? "The server shows no model to this caller." : "Loading …"}</p>`}</div>`;
   }
 
   renderPrompt() {

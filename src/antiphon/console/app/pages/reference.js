@@ -135,7 +135,7 @@ class TryOperation extends View {
         const [place, name] = field.split(":");
         if (field === "body") body = JSON.parse(String(value));
         else if (value === "" || (value instanceof File && !value.name)) continue;
-        else if (place === "path") address = address.replace(`{${name}}`, String(value).split("/").map(encodeURIComponent).join("/"));
+        else if (place === "path") address = address.replace(`{${name}}`, () => String(value).split("/").map(encodeURIComponent).join("/"));
         else if (place === "query") query.append(name, String(value));
         else if (place === "header") headers[name] = String(value);
         else (body ??= new FormData()).append(name, value);

@@ -43,6 +43,7 @@ class RequestsPage extends View {
   }
 
   async refresh() {
+    this.filter = { ...this.filter }; // what an earlier key may see comes too late
     await Promise.all([this.load(), this.showRequest(this.rest[0])]);
   }
 
@@ -53,7 +54,7 @@ class RequestsPage extends View {
     const since = Math.floor(Date.now() / 1000) - PERIODS[/** @type {keyof typeof PERIODS} */ (period)];
     try {
       const page = await get(withQuery("admin/v1/usage/entries", { since, limit: PAGE, after, ...filter }));
-      if (wanted !== this.filter) return;
+      if (wanted !== this.filter || (after && after !== this.next)) return;
       this.entries = after ? [...(this.entries ?? []), ...page.data] : page.data;
       this.next = page.next;
       this.problem = null;
