@@ -260,9 +260,10 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
             "references": {"chunks": [{"title": HOSTILE, "text": HOSTILE, "chunk_id": "1"}]},
         },
     }
-    nodes = {"u": {"id": "u", "parent": None, "role": "user", "text": HOSTILE}, "a": hostile}
+    deep = {"id": "d", "parent": "a", "role": "assistant", "text": ">" * 20_000 + "deep"}
+    nodes = {"u": {"id": "u", "parent": None, "role": "user", "text": HOSTILE}, "a": hostile, "d": deep}
     file = tmp_path / "hostile.json"
-    tree = {"nodes": nodes, "leaf": "a"}
+    tree = {"nodes": nodes, "leaf": "d"}
     file.write_text(
         json.dumps(
             {
@@ -281,6 +282,9 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
     made = "img, script, iframe, svg a, [onclick], [onerror], a[href^=javascript]"
     assert await browser.run(f"document.querySelectorAll('.messages :is({made})').length") == 0
     assert HOSTILE in await browser.run("document.querySelector('.message.user').textContent")
+    assert await browser.run(
+        "[...document.querySelectorAll('.markdown')].at(-1).textContent.endsWith('deep')"
+    )
     assert (
         await browser.run(
             "document.querySelector('.markdown a[href=\"https://evil.example/x.png\"]').textContent"
