@@ -450,12 +450,17 @@ async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded:
     assert "key.create" in await read(browser, "access-page tbody")
 
 
-async def test_a_member_is_added_by_the_keyboard_s_palette(
+async def test_members_and_keys_are_changed_and_a_refusal_is_shown(
     browser: Browser, guarded: Server, key: str
 ) -> None:
-    made = httpx2.post(
-        f"{guarded.url}/admin/v1/users", headers={"x-api-key": key}, json={"name": HOSTILE}
-    ).json()
+    """By way of the palette and its keys. A key that may see nothing of it is told so."""
+
+    def post(path: str, **body: Any) -> Any:
+        return httpx2.post(f"{guarded.url}/admin/v1/{path}", headers={"x-api-key": key}, json=body).json()
+
+    made = post("users", name=HOSTILE)
+    gone = post("keys", kind="service", project="default", note="gone")
+    other = post("keys", kind="service", project="default", note="other")
     await open_page(browser, guarded.url, "chat", key)
     await browser.wait_for("document.querySelector('.settings option')")
     press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { bubbles: true, %s }))"
@@ -473,6 +478,19 @@ async def test_a_member_is_added_by_the_keyboard_s_palette(
     await browser.run("document.querySelector('access-page .card form').requestSubmit()")
     await browser.wait_for("document.querySelector('access-page .card tbody')?.innerText.includes('member')")
     assert HOSTILE in await read(browser, "access-page .card tbody")
+    await click(browser, "access-page a[href='#/access/keys']")
+    row = "[...document.querySelectorAll('access-page tr')].find((row) => row.cells[1].innerText === 'gone')"
+    await browser.wait_for(row)
+    assert post(f"keys/{gone['id']}/revoke")["revoked_at"]
+    await browser.run(f"{row}.querySelector('button').click()")
+    await click(browser, "body > dialog .danger")
+    assert "the key has ended" in await read(browser, "access-page .error")
+    assert "400" in browser.problems.pop()
+    await open_page(browser, guarded.url, "access/projects/default", other["secret"])
+    await browser.wait_for("document.querySelector('access-page .card')")
+    assert "This key may not see them." in await read(browser, "access-page .card")
+    assert all("403" in problem for problem in browser.problems)
+    browser.problems.clear()
 
 
 async def test_without_records_a_page_says_what_to_do(browser: Browser, server: Server) -> None:

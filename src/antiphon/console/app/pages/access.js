@@ -14,7 +14,7 @@ class AccessPage extends View {
     super();
     /** @type {string[]} */
     this.rest = [];
-    /** @type {{projects: any[], users: any[], keys: any[], limits: any[], audit: any[], members: any[], schemas: any} | null} */
+    /** @type {{projects: any[], users: any[], keys: any[], limits: any[], audit: any[], members: any[], schemas: any, hidden: Set<string>} | null} */
     this.data = null;
     /** @type {any} */
     this.problem = null;
@@ -35,6 +35,7 @@ class AccessPage extends View {
 
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
+    if (changed.has("rest")) this.formProblem = null;
     if (changed.has("rest") && this.data && this.rest[0] === "projects") this.refresh();
   }
 
@@ -42,19 +43,21 @@ class AccessPage extends View {
     const isWanted = this.beginLoad();
     const project = this.rest[0] === "projects" ? this.rest[1] : undefined;
     try {
-      /** @param {any} problem what the key may not see is not there */
-      const hide = (problem) => {
-        if (problem instanceof ServerError && problem.status === 403) return [];
-        throw problem;
-      };
-      const load = (/** @type {string} */ path) => list(path).catch(hide);
-      const [projects, users, keys, limits] = await Promise.all(["projects", "users", "keys", "limits"].map((name) => load(`admin/v1/${name}`)));
-      const audit = await get("admin/v1/audit?limit=100").then(({ data }) => data, hide);
+      /** @type {Set<string>} lists that this key may not see */
+      const hidden = new Set();
+      /** @param {string} name @param {Promise<any[]>} loading */
+      const load = (name, loading) => loading.catch((problem) => {
+        if (!(problem instanceof ServerError && problem.status === 403)) throw problem;
+        hidden.add(name);
+        return [];
+      });
+      const [projects, users, keys, limits] = await Promise.all(["projects", "users", "keys", "limits"].map((name) => load(name, list(`admin/v1/${name}`))));
+      const audit = await load("audit", get("admin/v1/audit?limit=100").then(({ data }) => data));
       const states = await Promise.all(limits.slice(0, 100).map((limit) => get(`admin/v1/limits/${limit.id}`).catch(() => limit)));
       const { schemas } = (await loadDescription()).components;
-      const members = project ? await load(`admin/v1/projects/${encodeURIComponent(project)}/members`) : [];
+      const members = project ? await load("members", list(`admin/v1/projects/${encodeURIComponent(project)}/members`)) : [];
       if (!isWanted()) return;
-      this.data = { projects, users, keys, limits: states, audit, members, schemas };
+      this.data = { projects, users, keys, limits: states, audit, members, schemas, hidden };
       this.problem = null;
     } catch (problem) {
       if (!isWanted()) return;
@@ -90,7 +93,7 @@ class AccessPage extends View {
     const tab = Object.hasOwn(TABS, this.rest[0] ?? "") ? this.rest[0] : "keys";
     return html`<div class="pad"><h1>Access</h1>${showError(this.problem)}
       ${this.data ? html`<nav class="tabs" aria-label="Access">${Object.entries(TABS).map(([name, label]) => html`<a href="#/access/${name}" aria-current=${name === tab ? "page" : nothing}>${label}</a>`)}</nav>
-        ${this.renderTab(tab)}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
+        ${this.form ? nothing : showError(this.formProblem)}${this.renderTab(tab)}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
       ${this.secret ? this.renderSecret() : nothing}</div>`;
   }
 
@@ -114,7 +117,7 @@ class AccessPage extends View {
           <td class="row end">${key.revoked_at ? nothing : html`
             <button class="quiet" @click=${() => this.rotate(key)}>${icon("refresh-cw")} Rotate</button>
             <button class="quiet" @click=${() => this.revoke(key)}>${icon("ban")} End</button>`}</td></tr>`)}</tbody></table></div>`
-        : html`<p class="muted">You see no key. Create one, and give it to a program.</p>`}`;
+        : this.renderNone("keys", "You see no key. Create one, and give it to a program.")}`;
   }
 
   renderKeyForm() {
@@ -184,16 +187,17 @@ class AccessPage extends View {
         <td class="number">${formatCount(keys.filter((key) => key.project === project.id && !key.revoked_at).length)}</td>
         <td>${project.recording ? `kept ${project.recording.days} days` : "not kept"}</td>
         <td><button class="quiet" @click=${() => { location.hash = `#/access/projects/${project.id}`; }}>${icon("users-round")} Members</button></td></tr>`)}</tbody></table></div>
+      ${projects.length ? nothing : this.renderNone("projects", "There is no project yet.")}
       ${chosen ? html`<section class="card" aria-label="Members"><h2>Members of ${this.nameProject(chosen)}</h2>
         ${members.length ? html`<table class="list"><tbody>${members.map((member) => html`<tr><td>${users.find((user) => user.id === member.user)?.name ?? member.user}</td><td>${member.role}</td>
           <td class="row end"><button class="quiet" @click=${() => this.run(() => change("DELETE", `admin/v1/projects/${chosen}/members/${member.user}`))}>Remove</button></td></tr>`)}</tbody></table>`
-          : html`<p class="muted">It has no members; service keys act for it without one.</p>`}
+          : this.renderNone("members", "It has no members; service keys act for it without one.")}
         <form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
           event.preventDefault();
           const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
           this.run(() => change("PUT", `admin/v1/projects/${chosen}/members/${form.get("user")}`, { role: form.get("role") }));
         }}><label>User <select name="user" required>${users.map((user) => html`<option value=${user.id}>${user.name}</option>`)}</select></label>
-          <label>Role <select name="role"><option>member</option><option>owner</option><option>viewer</option></select></label><button>Add</button></form>${showError(this.formProblem)}</section>` : nothing}`;
+          <label>Role <select name="role"><option>member</option><option>owner</option><option>viewer</option></select></label><button>Add</button></form></section>` : nothing}`;
   }
 
   // --- limits ---
@@ -210,7 +214,7 @@ class AccessPage extends View {
           <td>${limit.remaining === undefined ? "–" : html`<meter aria-label="Used" min="0" max=${limit.amount || 1} high=${limit.amount * 0.9} .value=${limit.amount - limit.remaining}></meter> ${showAmount(limit, limit.amount - limit.remaining)}`}</td>
           <td>${limit.models ?? "all"}</td><td class="row end"><button class="quiet" @click=${async () => {
             if (await confirmAction("Remove this limit?", "Remove")) this.run(() => change("DELETE", `admin/v1/limits/${limit.id}`));
-          }}>${icon("trash-2")} Remove</button></td></tr>`)}</tbody></table></div>` : html`<p class="muted">No limit applies. Set one for a project, a user or a key.</p>`}`;
+          }}>${icon("trash-2")} Remove</button></td></tr>`)}</tbody></table></div>` : this.renderNone("limits", "No limit applies. Set one for a project, a user or a key.")}`;
   }
 
   renderLimitForm() {
@@ -244,7 +248,12 @@ class AccessPage extends View {
     return audit.length ? html`<div class="scroll" tabindex="0"><table class="list"><thead><tr><th>Time</th><th>Who</th><th>What</th><th>About</th><th>Before and after</th></tr></thead>
       <tbody>${audit.map((entry) => html`<tr><td>${formatTime(entry.at)}</td><td>${entry.actor}</td><td>${entry.action}</td><td>${entry.about || entry.target}</td>
         <td>${(entry.changes ?? []).map((/** @type {any} */ each) => html`<div><code>${each.field}</code>: ${each.before ?? "–"} → ${each.after ?? "–"}</div>`)}</td></tr>`)}</tbody></table></div>`
-      : html`<p class="muted">You see no changes. The operator sees those of all projects.</p>`;
+      : this.renderNone("audit", "You see no changes. The operator sees those of all projects.");
+  }
+
+  /** @param {string} name of a list without items @param {string} text */
+  renderNone(name, text) {
+    return html`<p class="muted">${this.data?.hidden.has(name) ? "This key may not see them." : text}</p>`;
   }
 
   /** @param {string | null} form */
