@@ -515,6 +515,14 @@ async def test_usage_is_charted(browser: Browser, guarded: Server, key: str) -> 
         await browser.run("document.querySelector('usage-page').refresh()")
     await browser.wait_for("document.querySelector('usage-page .chart canvas')")
     assert "cantor" in await read(browser, "usage-page .u-legend")
+    await browser.call(
+        "Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True
+    )
+    await browser.wait_for("document.querySelector('usage-page canvas').clientWidth < 390")
+    links = "[...document.querySelectorAll('nav.pages :is(a, button)')]"
+    assert await browser.run(f"{links}.every((each) => each.title || each.ariaLabel)")
+    assert await browser.run("document.documentElement.scrollWidth") == 390
+    await browser.call("Emulation.clearDeviceMetricsOverride")
 
 
 async def test_a_document_is_added_and_found(

@@ -77,7 +77,7 @@ class ComparePage extends View {
 
   send() {
     const text = this.draft.trim();
-    if (!text || this.columns.some((column) => column.stop)) return;
+    if (!text || !this.columns.length || this.columns.some((column) => column.stop)) return;
     this.draft = "";
     this.columns.forEach((column) => this.answer(column, text));
   }

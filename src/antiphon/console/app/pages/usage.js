@@ -7,6 +7,7 @@ const DAY = 86_400;
 /** Seconds of each period, and the step of its chart. @type {Record<string, [number, keyof typeof STEPS]>} */
 const PERIODS = { "a day": [DAY, "hour"], "a week": [7 * DAY, "day"], "a month": [30 * DAY, "day"], "a year": [365 * DAY, "week"] };
 const STEPS = { hour: 3600, day: DAY, week: 7 * DAY };
+const SCHEME = matchMedia("(prefers-color-scheme: dark)");
 const MONDAY = 4 * DAY;
 const GROUPS = { model: "model", project: "project", user: "user", key: "key", status: "status", asked: "name that was asked for", dialect: "dialect" };
 const MEASURES = { requests: "Requests", failed: "Failed", output_tokens: "Output tokens", prompt_tokens: "Prompt tokens", cost_nano: "Cost", mean_ttft_ms: "First token (ms)" };
@@ -35,7 +36,15 @@ class UsagePage extends View {
 
   connectedCallback() {
     super.connectedCallback();
+    addEventListener("resize", this.draw);
+    SCHEME.addEventListener("change", this.draw);
     this.refresh();
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    removeEventListener("resize", this.draw);
+    SCHEME.removeEventListener("change", this.draw);
   }
 
   async refresh() {
@@ -99,10 +108,16 @@ class UsagePage extends View {
   }
 
   /** @param {Map<string, unknown>} changed */
-  async updated(changed) {
-    const place = this.querySelector(".chart");
-    if (!place || !["series", "measure", "names"].some((name) => changed.has(name))) return;
+  updated(changed) {
+    if (["series", "measure", "names"].some((name) => changed.has(name))) this.draw();
+  }
+
+  /** Draws the chart in the width and the colours of now. */
+  draw = async () => {
+    if (!this.querySelector(".chart")) return; // the library is loaded when it is first needed
     const { uPlot } = /** @type {any} */ (await import("../../vendor/charts.js"));
+    const place = this.querySelector(".chart");
+    if (!place) return;
     const { times, lines } = this.collectLines();
     this.chart?.destroy();
     place.replaceChildren();
@@ -113,7 +128,7 @@ class UsagePage extends View {
       width: place.clientWidth, height: 260, axes: [axis, { ...axis, size: 70 }], scales: { y: { range: [0, null] } },
       series: [{}, ...lines.map((line, index) => ({ label: line.name, stroke: hues[index], fill: undefined, width: 2, points: { show: times.length < 40 } }))],
     }, [times, ...lines.map((line) => line.values)], place);
-  }
+  };
 
   /** Returns a line for each of the largest groups. @returns {{times: number[], lines: {name: string, values: number[]}[]}} */
   collectLines() {
