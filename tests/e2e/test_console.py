@@ -380,7 +380,9 @@ for (const name of ["indexedDB", "sessionStorage", "localStorage"]) {
 """A page as a browser has it that came by plain HTTP from another machine, and may keep nothing."""
 
 
-async def test_a_page_without_storage_or_clipboard_talks_and_copies(browser: Browser, server: Server) -> None:
+async def test_a_page_without_storage_or_clipboard_talks_and_says_so(
+    browser: Browser, server: Server
+) -> None:
     script = await browser.call("Page.addScriptToEvaluateOnNewDocument", source=BARE)
     try:
         await open_page(browser, server.url)

@@ -24,7 +24,7 @@ class MessageView extends View {
     // Lists are compared by their content: a conversation of hundreds of messages is shown anew for each word of an answer.
     place: { attribute: false, hasChanged: (/** @type {any} */ one, /** @type {any} */ other) => String(one?.ids) !== String(other?.ids) || one.index !== other.index },
     isRunning: { type: Boolean }, showsTokens: { type: Boolean },
-    isNear: { state: true }, isCopied: { state: true }, edited: { state: true }, version: { type: Number },
+    isNear: { state: true }, copied: { state: true }, edited: { state: true }, version: { type: Number },
   };
 
   constructor() {
@@ -36,7 +36,7 @@ class MessageView extends View {
     this.isRunning = false;
     this.showsTokens = false;
     this.isNear = false;
-    this.isCopied = false;
+    this.copied = "";
     /** @type {string | null} */
     this.edited = null;
     this.version = 0;
@@ -152,7 +152,7 @@ class MessageView extends View {
     const button = (/** @type {string} */ label, /** @type {any} */ sign, /** @type {() => void} */ run) =>
       html`<button class="quiet" title=${label} aria-label=${label} @click=${run}>${sign}</button>`;
     return html`<footer><span class="actions">
-      ${button("Copy", icon("copy"), async () => { this.isCopied = await copyText(node.text); })}${this.isCopied ? html`<small role="status">Copied</small>` : nothing}
+      ${button("Copy", icon("copy"), async () => { this.copied = (await copyText(node.text)) ? "Copied" : "This browser cannot copy here."; })}${this.copied ? html`<small role="status">${this.copied}</small>` : nothing}
       ${node.role === "tool" ? nothing : button("Edit", icon("pencil"), () => { this.edited = node.text; })}
       ${node.role === "assistant" ? button("Answer again", icon("refresh-cw"), () => this.act("again")) : nothing}
       ${node.tokens?.length ? button(this.showsTokens ? "Show the text" : "Show the tokens", icon("scan-text"), () => this.act("tokens")) : nothing}
