@@ -8,6 +8,7 @@ const load = (name) => import(new URL(name, APP));
 const { readEvents } = await load("lib/sse.js");
 const tree = await load("chat/tree.js");
 const { readFiles } = await load("chat/files.js");
+const metrics = await load("metrics.js");
 const { packState, unpackState } = await load("chat/link.js");
 const code = await load("chat/code.js");
 const settings = await load("chat/settings.js");
@@ -223,6 +224,23 @@ test("the time of a request is laid out without gaps or overflow", () => {
   assert.deepEqual(rows.map((row) => [row.kind, row.ms]), [["failed", 60], ["queue", 40], ["prefill", 100], ["tokens", 200], ["child", 20]]);
   for (const row of rows) assert.ok(row.left >= 0 && row.left + row.width <= 100.001, JSON.stringify(row));
   assert.deepEqual(layOut([{ parent: null, at_ms: 0, total_ms: null, routes: [] }]).rows.length, 1);
+});
+
+test("metrics become engines and routes", () => {
+  const samples = metrics.readSamples(`# HELP x y
+antiphon_engine_up{model="a\\"b"} 1.0
+antiphon_engine_running{model="a\\"b"} 2.0
+antiphon_engine_step_gap_seconds_sum{model="a\\"b"} 0.5
+antiphon_engine_step_gap_seconds_count{model="a\\"b"} 100
+antiphon_route_in_flight{model="m",route="r"} 1
+antiphon_route_attempts_total{model="m",outcome="ok",route="r"} 5
+antiphon_route_attempts_total{model="m",outcome="timeout",route="r"} 2
+antiphon_route_unavailable{model="m",route="r"} 1
+nonsense
+`);
+  const [engine] = metrics.listEngines(samples);
+  assert.deepEqual([engine.model, engine.isUp, engine.running, engine.stepGap], ['a"b', true, 2, 0.005]);
+  assert.deepEqual(metrics.listRoutes(samples), [{ model: "m", route: "r", inFlight: 1, isResting: true, attempts: 7, failed: 2 }]);
 });
 
 test("an example has what is required", () => {

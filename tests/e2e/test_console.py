@@ -244,6 +244,23 @@ async def test_a_text_is_continued_and_scored(browser: Browser, server: Server) 
     assert "Hello" in shown and len(shown) > 4
 
 
+async def test_engines_are_shown_as_they_work(browser: Browser, server: Server) -> None:
+    """Also a model's profile, and the server's own words for an adapter that is not there."""
+    await open_page(browser, server.url, "models/cantor")
+    await browser.wait_for(
+        "document.querySelector('models-page .facts')?.innerText.includes('context length')"
+    )
+    await browser.wait_for("document.querySelectorAll('models-page tbody').length >= 2")
+    assert "cantor" in await read(browser, "models-page .scroll tbody")
+    await click(browser, "models-page .row button")
+    await type_into(browser, "models-page [name=name]", "nobody")
+    await type_into(browser, "models-page [name=path]", "nowhere.gguf")
+    await browser.run("document.querySelector('models-page form').requestSubmit()")
+    assert await read(browser, "models-page form .error")
+    assert all("Failed to load resource" in problem for problem in browser.problems), browser.problems
+    browser.problems.clear()
+
+
 async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Server, tmp_path: Path) -> None:
     """Names, messages, reasoning, calls, links and images of a conversation that somebody else made."""
     hostile = {
