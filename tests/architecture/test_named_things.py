@@ -16,7 +16,7 @@ from tests.support.docs import FENCE
 FOREIGN = set(
     """
     --enable-optimizations --gpus --max-logprobs --no-cache-dir --output-schema --publish --randomly-seed
-    --stop-timeout ANTIPHON_KEY
+    --stop-timeout ModelBehaviorError WebSearchTool small_model ANTIPHON_KEY
     ANTIPHON_NAME ANTIPHON_UPSTREAM_KEY CLAUDE_CODE_MAX_CONTEXT_TOKENS GGML_VK_VISIBLE_DEVICES
     HIP_VISIBLE_DEVICES KillMode MADV_COLLAPSE MALLOC_ARENA_MAX Metal OPENAI_API_BASE_URL OPENAI_BASE_URL
     OTEL_EXPORTER_OTLP_CERTIFICATE Output.object PyJWKClient RAY_USE_TLS Vulkan Warning ak_NAME
@@ -29,7 +29,7 @@ FOREIGN = set(
 
 FOREIGN_FILES = set(
     """
-    1_Pooling/config.json antiphon-1.2.3-licenses.md antiphon-1.2.3.cdx.json bigram.py
+    1_Pooling/config.json opencode.json antiphon-1.2.3-licenses.md antiphon-1.2.3.cdx.json bigram.py
     convert_lora_to_gguf.py limits.json names.json sentence_bert_config.json structured_outputs.json
     tokenizer.json tokenizer_config.json
     """.split()
