@@ -33,6 +33,8 @@ NEEDS = {
     "antiphon.engines.host.ray.request_router": "ray",
     "antiphon.engines.vllm.plugin": "torch",
     "antiphon.limits.redis": "redis",
+    "antiphon.media.images": "PIL",
+    "antiphon.media.sound": "miniaudio",
     "antiphon.retrieval.ingest.pdf": "pypdfium2",
     "antiphon.retrieval.ingest.sheets": "openpyxl",
     "antiphon.retrieval.ingest.slides": "pptx",

@@ -33,7 +33,7 @@ async def test_the_longest_recording_comes_whole_while_others_are_served() -> No
                 assert engine.held == [medium]
                 await link.client.info()
             await await_until(lambda: not engine.held)
-        assert not link.host.is_busy()
+        await await_until(lambda: not link.host.is_busy())
 
 
 async def test_a_caller_who_leaves_while_a_recording_is_sent_leaves_nothing() -> None:
