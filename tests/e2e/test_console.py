@@ -30,6 +30,9 @@ KEEP_COPY = """Object.defineProperty(navigator, "clipboard", {
 })"""
 """Keeps what the page copies, since a page without a window has no clipboard."""
 
+SETTLE = "new Promise((done) => requestIdleCallback(done))"
+"""Waits until the page has done what it began."""
+
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 HOSTILE_TEXT = f"""{HOSTILE}
@@ -114,6 +117,14 @@ async def click(browser: Browser, selector: str) -> None:
 async def read(browser: Browser, selector: str) -> str:
     await browser.wait_for(f"document.querySelector({json.dumps(selector)})")
     return str(await browser.run(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+
+async def refresh_until(browser: Browser, page: str, script: str) -> None:
+    """Asks a page again until an expression is true: a row of the ledger comes within seconds."""
+    await browser.run(
+        f"(async () => {{ while (!({script})) {{ await document.querySelector('{page}').refresh();"
+        " await new Promise((done) => setTimeout(done, 50)); } })()"
+    )
 
 
 async def say(browser: Browser, text: str) -> str:
@@ -295,7 +306,7 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
     await browser.run("window.alert = (what) => { throw new Error(`alert ${what}`); }")
     await browser.choose_file(".conversations input[type=file]", file)
     await browser.wait_for("document.querySelector('.markdown pre code[data-coloured]')")
-    await asyncio.sleep(0.2)
+    await browser.run(SETTLE)
     made = "img, script, iframe, svg a, [onclick], [onerror], a[href^=javascript]"
     assert await browser.run(f"document.querySelectorAll('.messages :is({made})').length") == 0
     assert HOSTILE in await browser.run("document.querySelector('.message.user').textContent")
@@ -453,10 +464,7 @@ async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded:
     request = await browser.run("document.querySelector('.message.assistant footer a').hash.split('/').pop()")
     await open_page(browser, guarded.url, f"requests/{request}", key)
     await browser.wait_for("document.querySelector('requests-page')")
-    for _ in range(100):
-        if await browser.run("Boolean(document.querySelector('.waterfall'))"):
-            break
-        await browser.run("document.querySelector('requests-page').refresh()")
+    await refresh_until(browser, "requests-page", "document.querySelector('.waterfall')")
     rows = await browser.run(
         "[...document.querySelectorAll('.bar-label')].map((each) => each.textContent.trim())"
     )
@@ -526,12 +534,8 @@ async def test_usage_is_charted(browser: Browser, guarded: Server, key: str) -> 
     await say(browser, "What is Antiphon?")
     await browser.run("location.hash = '#/usage'")
     await browser.wait_for("document.querySelector('usage-page')")
-    for _ in range(100):
-        if await browser.run(
-            "Boolean(document.querySelector('usage-page tbody')?.innerText.includes('cantor'))"
-        ):
-            break
-        await browser.run("document.querySelector('usage-page').refresh()")
+    row = "document.querySelector('usage-page tbody')?.innerText.includes('cantor')"
+    await refresh_until(browser, "usage-page", row)
     await browser.wait_for("document.querySelector('usage-page .chart canvas')")
     assert "cantor" in await read(browser, "usage-page .u-legend")
     await browser.call(
@@ -665,7 +669,9 @@ async def test_no_page_has_a_serious_barrier(
     for page in PAGES:
         await browser.run(f"location.hash = '#/{page}'")
         await browser.wait_for(f"document.querySelector('{page}-page')")
-        await asyncio.sleep(0.3)
+        shown = f"document.querySelector('{page}-page :is(h1, .settings option)')"
+        await browser.wait_for(f"{shown} && !document.querySelector('main').innerText.includes('Loading …')")
+        await browser.run(SETTLE)
         found = await browser.run(
             "axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations"
             ".filter(({ impact }) => impact === 'serious' || impact === 'critical')"

@@ -64,6 +64,7 @@ async def load_input(wire: ResponsesPrompt, request: Request, services: Services
     items: Sequence[InputItem] = wire.input or () if not isinstance(wire.input, str) else ()
     ids = [item.id or "" for item in items if isinstance(item, ItemReference)]
     found = await services.responses.load_items(ids, request.actor) if ids else {}
+    stored_bytes = sum(map(len, arrays)) + sum(len(found[id_]) for id_ in ids)
 
     def build() -> LoadedInput:
         earlier = tuple(item for array in arrays for item in _decode_items(array))
@@ -74,7 +75,6 @@ async def load_input(wire: ResponsesPrompt, request: Request, services: Services
         )
         return LoadedInput(earlier, own, stored_bytes)
 
-    stored_bytes = sum(map(len, arrays)) + sum(len(found[id_]) for id_ in ids)
     return build() if stored_bytes <= LARGE_BODY else await services.offload(build)
 
 

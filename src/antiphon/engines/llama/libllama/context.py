@@ -230,15 +230,14 @@ class NativeContext:
         """Computes the first `rows` rows of the arrays, or the medium that was set. Returns a `DecodeStatus`
         or a negative number. Other threads can run Python meanwhile. Raises DeviceLost if a device fails,
         because the device can work again only in a new process, if at all."""
-        status = self._decode_medium(*self._medium) if self._medium is not None else self._decode_tokens(rows)
+        if self._medium is not None:
+            status = self._decode_medium(*self._medium)
+        else:
+            self._batch.n_tokens = rows
+            status = int(self._call.llama_decode(self.pointer, self._batch))
         if self._devices:
             self._await_devices(status)
         return status
-
-    def _decode_tokens(self, rows: int) -> int:
-        """Computes the first `rows` rows of the arrays."""
-        self._batch.n_tokens = rows
-        return int(self._call.llama_decode(self.pointer, self._batch))
 
     def _decode_medium(
         self, embeddings: NDArray[np.float32], positions: NDArray[np.int32], is_causal: bool
