@@ -6,6 +6,8 @@ import base64
 import os
 import signal
 import struct
+import subprocess
+import sys
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -229,6 +231,29 @@ async def test_few_files_are_decoded_at_once_and_callers_take_turns() -> None:
             group.create_task(ask("other"))
         assert done.index("other") < 10
         assert len(decoder.pids) == 2
+
+
+def test_a_file_s_child_cannot_write_to_the_next_caller() -> None:
+    """It decodes without the two ends that its parent shares with the server."""
+    script = (
+        "import os, sys; from antiphon.media.decoding_process import Job, decode_alone\n"
+        "reading, writing = os.pipe()\n"
+        "decode_alone(Job(True, '', False), b'no picture', writing)\n"
+        "assert len(os.read(reading, 4096)) > 8\n"
+        "for shared in (0, 1):\n"
+        "    try: os.write(shared, b'x')\n"
+        "    except OSError: continue\n"
+        "    os._exit(3)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
 
 
 async def test_a_file_with_too_many_bytes_is_refused_unread() -> None:

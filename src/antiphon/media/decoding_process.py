@@ -110,7 +110,7 @@ def run_in_child(job: Job, data: bytes) -> bytes:
     if not child:
         os.close(reading)
         try:
-            _decode_alone(job, data, writing)
+            decode_alone(job, data, writing)
         finally:
             os._exit(1)  # it has replied, or the file is damaged
     os.close(writing)
@@ -129,11 +129,13 @@ def run_in_child(job: Job, data: bytes) -> bytes:
     return bytes(frame)
 
 
-def _decode_alone(job: Job, data: bytes, writing: int) -> None:
+def decode_alone(job: Job, data: bytes, writing: int) -> None:
     """Decodes the file in this child, and writes the reply. Raises anything for a damaged file."""
     from antiphon.media.images import decode_image
     from antiphon.media.sound import decode_sound
 
+    for shared in (0, 1):  # with them, a child that a file has taken over could answer for the next caller
+        os.close(shared)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, MAX_WALL_SECONDS)
