@@ -58,6 +58,7 @@ BORDERS = {
         "antiphon.http",
         "antiphon.engines.vendors",
         "antiphon.media",
+        "antiphon.wire",
         "antiphon.processes.ipc",
         "antiphon.processes.coordinator.frames",
         "antiphon.processes.knowledge.frames",

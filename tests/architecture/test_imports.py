@@ -19,6 +19,7 @@ LAYERS = {
     "antiphon.bodies": 1,
     "antiphon.domain": 1,
     "antiphon.settings": 1,
+    "antiphon.wire": 1,
     "antiphon.processes.sandbox": 1,
     "antiphon.engines.base": 2,
     "antiphon.engines.defects": 2,

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from antiphon.assembly.vendors import build_client, require_providers, resolve_provider
+from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+from antiphon.engines.vendors.responses.dialect import ResponsesUpstream
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import load_settings
 from antiphon.settings.providers import ProviderSettings
@@ -85,3 +88,17 @@ def test_an_extra_header_of_the_wire_format_is_refused():
     )
     with pytest.raises(SettingsError, match="extra_headers cannot have 'Anthropic-Version'"):
         build_client(resolve_provider("first", settings, {"KEY": "a"}))
+
+
+def test_only_the_kind_openai_has_another_api(tmp_path: Path):
+    settings = ProviderSettings(preset="anthropic", key="env:KEY", api="responses")
+    with pytest.raises(SettingsError, match=r"providers\.first\.api: only the kind openai"):
+        resolve_provider("first", settings, {"KEY": "a"})
+    assert "api" in refuse(tmp_path, f"{FIRST}api = 'assistants'")
+
+
+def test_the_api_of_a_provider_chooses_its_upstream_dialect():
+    for api, upstream in (("chat", OpenAIUpstream), ("responses", ResponsesUpstream)):
+        lines = f'preset = "openai"\nkey = "env:KEY"\napi = "{api}"'
+        settings = msgspec.toml.decode(lines, type=ProviderSettings)
+        assert type(build_client(resolve_provider("first", settings, {"KEY": "a"})).upstream) is upstream

@@ -75,6 +75,10 @@ class ResolvedProvider(Struct, frozen=True):
 def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str, str]) -> ResolvedProvider:
     """Completes a provider's settings, and checks that its key can be read. Raises SettingsError."""
     table, preset = _choose_preset(name, settings)
+    if settings.api == "responses" and preset.kind != "openai":
+        raise SettingsError(
+            f'providers.{name}.api: only the kind openai has the API "responses"; leave it out'
+        )
     base_url = settings.base_url or preset.base_url
     if base_url is None:
         raise SettingsError(f"the provider {name} has no address: write base_url into [providers.{name}]")
@@ -234,7 +238,7 @@ def build_client(provider: ResolvedProvider) -> "Provider":
     from antiphon.engines.vendors.provider import Provider, ProviderOptions
 
     settings, preset = provider.settings, provider.preset
-    upstream = build_upstream(preset.kind)
+    upstream = build_upstream(preset.kind, settings.api)
     default_header, default_prefix = upstream.credential_header
     prefix = default_prefix if preset.key_prefix is None else preset.key_prefix
     own_headers = {name.lower() for name, _ in upstream.headers}
@@ -263,16 +267,17 @@ def build_client(provider: ResolvedProvider) -> "Provider":
     return Provider(options, upstream, provider.read_key)
 
 
-def build_upstream(kind: WireFormat) -> UpstreamDialect:
-    """Builds the upstream dialect of a kind of provider."""
+def build_upstream(kind: WireFormat, api: str) -> UpstreamDialect:
+    """Builds the upstream dialect of a kind of provider. `api`: that of OpenAI's chats."""
     from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
     from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
     from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
+    from antiphon.engines.vendors.responses.dialect import ResponsesUpstream
 
     upstreams: Mapping[WireFormat, type[UpstreamDialect]] = {
         "anthropic": AnthropicUpstream,
         "gemini": GeminiUpstream,
-        "openai": OpenAIUpstream,
+        "openai": ResponsesUpstream if api == "responses" else OpenAIUpstream,
     }
     return upstreams[kind]()
 

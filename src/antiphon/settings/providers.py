@@ -36,6 +36,13 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         WireFormat | None,
         Meta(description="The vendor's API."),
     ] = None
+    api: Annotated[
+        Literal["chat", "responses"],
+        Meta(
+            description="For the kind openai: the API of chats, /chat/completions or /responses "
+            "(vendors-responses.md)."
+        ),
+    ] = "chat"
     base_url: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#@\\]+(/[^\s?#\\]*)?$")] | None,
         Meta(description="Address below which the vendor's API is.", examples=["https://api.example.org/v1"]),

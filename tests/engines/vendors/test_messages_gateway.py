@@ -14,8 +14,9 @@ from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.gemini.dialect import GeminiUpstream
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile
+from antiphon.engines.vendors.responses.dialect import ResponsesUpstream
 from tests.support.http_server import Reply
-from tests.support.vendors import anthropic_server, gemini_server, openai_server
+from tests.support.vendors import anthropic_server, gemini_server, openai_server, responses_server
 from tests.support.vendors.conversations import BY_NAME, PIXEL
 from tests.support.vendors.vendor_gateway import serve_gateway
 from tests.support.vendors.vendor_http import VendorCall, VendorReply, VendorServer, serve_vendor
@@ -34,6 +35,7 @@ VENDORS: dict[str, tuple[Callable[[], UpstreamDialect], str, str, Answer]] = {
     "anthropic": (AnthropicUpstream, "/v1", anthropic_server.KEY, anthropic_server.answer_call),
     "gemini": (GeminiUpstream, "/v1beta", gemini_server.KEY, gemini_server.answer_call),
     "openai": (OpenAIUpstream, "/v1", openai_server.KEY, openai_server.answer_call),
+    "responses": (ResponsesUpstream, "/v1", responses_server.KEY, responses_server.answer_call),
 }
 
 

@@ -7,6 +7,7 @@ import openai
 
 from antiphon.dialects.messages.dialect import Messages
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.responses.dialect import Responses
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.engines.vendors.base import UpstreamDialect, VendorModel
 from antiphon.engines.vendors.engine import VendorEngine
@@ -24,15 +25,16 @@ from tests.support.http_server import Served, serving_edge
 async def serve_gateway(
     upstream: UpstreamDialect, base_url: str, key: str, models: Iterable[VendorModel]
 ) -> AsyncIterator[Served]:
-    """Runs a gateway to these models of one provider, with OpenAI's API and Messages. `Served.engine` is
-    unused."""
+    """Runs a gateway to these models of one provider, with OpenAI's API, Responses and Messages.
+    `Served.engine` is unused."""
     vendor_models = tuple(models)
     name = vendor_models[0].provider
     options = ProviderOptions(name, base_url, upstream.credential_header, allows_private=True)
     provider = Provider(options, upstream, lambda: key)
     registry = ModelRegistry(tuple(build_model(provider, model) for model in vendor_models))
     pipeline = Pipeline(registry, Metrics(), restart_patience=0.0)
-    edge = AppState(pipeline, registry, OpenAI(), ServerSettings(), prefixed_dialects=(Messages(),))
+    others = (Responses(), Messages())
+    edge = AppState(pipeline, registry, OpenAI(), ServerSettings(), prefixed_dialects=others)
     try:
         async with serving_edge(edge) as (port, connections):
             yield Served(port, ScriptedEngine(), edge, connections)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
@@ -72,10 +74,14 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.wire.placed_blocks import KeptReasoning, place_block
 
 CALL_STATE = f"{OWN_SIGNATURE}-call:"
 """How the signature of an empty block of reasoning begins that carries the signature of the call after it.
 Gemini wants it back, `tool_use` has no place for it, and clients send blocks of reasoning back unchanged."""
+
+ITEM_STATE = f"{OWN_SIGNATURE}-item:"
+"""The same for an item of reasoning of OpenAI's, as JSON. OpenAI wants it back unchanged."""
 
 SIGNATURE = ".signature"
 """How the path of a block's signature ends."""
@@ -100,6 +106,8 @@ otherwise fill the memory. A search finds some tools, each with some thousand ch
 
 KEPT_EDIT = {"type": "clear_thinking_20251015", "keep": "all"}
 """The edit of a conversation that removes nothing."""
+
+_read_item = msgspec.json.Decoder(KeptReasoning).decode
 
 BLOCKS: Mapping[str, type[Block]] = {
     str(kind.__struct_config__.tag): kind
@@ -647,16 +655,20 @@ def _build_assistant(
             reasoning.append(thinking)
             if block.signature.startswith(CALL_STATE):
                 call_signature = block.signature.removeprefix(CALL_STATE)
+            elif block.signature.startswith(ITEM_STATE):
+                try:
+                    kept = _read_item(block.signature.removeprefix(ITEM_STATE))
+                except msgspec.MsgspecError:
+                    report.paths.append(path + SIGNATURE)
+                else:
+                    item: dict[str, object] = msgspec.to_builtins(kept)
+                    vendor_blocks.append(place_block(item, sum(map(len, texts)), len(calls)))
             elif not _is_own(block.signature):
-                vendor_blocks.append(
-                    _place(
-                        {"type": "thinking", "thinking": block.thinking, "signature": block.signature},
-                        texts,
-                        calls,
-                    )
-                )
+                vendor_block = {"type": "thinking", "thinking": block.thinking, "signature": block.signature}
+                vendor_blocks.append(place_block(vendor_block, sum(map(len, texts)), len(calls)))
         elif isinstance(block, RedactedThinkingBlock):
-            vendor_blocks.append(_place({"type": "redacted_thinking", "data": block.data}, texts, calls))
+            redacted = {"type": "redacted_thinking", "data": block.data}
+            vendor_blocks.append(place_block(redacted, sum(map(len, texts)), len(calls)))
     message = Message(
         Role.ASSISTANT,
         "".join(texts),
@@ -680,15 +692,8 @@ def _is_own(signature: str) -> bool:
 
 def _is_seal(signature: str) -> bool:
     """Whether this server wrote a signature that carries reasoning."""
-    is_mark = signature == OWN_SIGNATURE or signature.startswith(CALL_STATE)
+    is_mark = signature == OWN_SIGNATURE or signature.startswith((CALL_STATE, ITEM_STATE))
     return signature.startswith(OWN_SIGNATURE) and not is_mark
-
-
-def _place(block: dict[str, object], texts: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, object]:
-    """Returns a vendor's block with its position among text and calls, if some come before it."""
-    if texts or calls:
-        block["after"] = {"text": sum(map(len, texts)), "calls": len(calls)}
-    return block
 
 
 # --- tools --------------------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Encodes answers and errors in the form of the Messages API."""
 
 from collections.abc import Callable, Mapping
-from itertools import chain
 from types import MappingProxyType
 
 import msgspec
 
 from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
-from antiphon.dialects.messages.decode import CALL_STATE
+from antiphon.dialects.messages.decode import CALL_STATE, ITEM_STATE
 from antiphon.dialects.messages.wire_types import (
     AnswerBlock,
     AnswerCall,
@@ -20,7 +19,6 @@ from antiphon.dialects.messages.wire_types import (
     CacheCreation,
     ErrorAnswer,
     ErrorBody,
-    InputPiece,
     MessageAnswer,
     MessageDelta,
     MessageEnd,
@@ -29,12 +27,9 @@ from antiphon.dialects.messages.wire_types import (
     MessageUsage,
     OutputDetails,
     Ping,
-    SignaturePiece,
     StopDetails,
     StopReason,
     StreamEvent,
-    TextPiece,
-    ThinkingPiece,
     VendorBlock,
 )
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
@@ -54,6 +49,15 @@ from antiphon.domain.events import (
 from antiphon.domain.messages import OWN_SIGNATURE, ToolCall
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import AntiphonError, ContextLengthExceeded, ProviderBroken
+from antiphon.wire.anthropic import (
+    ERROR_STATUSES,
+    InputPiece,
+    Piece,
+    SignaturePiece,
+    TextPiece,
+    ThinkingPiece,
+)
+from antiphon.wire.placed_blocks import KeptReasoning, interleave
 
 ID_PREFIX = "msg_"
 
@@ -65,18 +69,7 @@ STOP_REASONS: Mapping[FinishReason, StopReason] = MappingProxyType(
     }
 )
 
-ERROR_TYPES: Mapping[int, str] = MappingProxyType(
-    {
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        409: "conflict_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        504: "timeout_error",
-    }
-)
+ERROR_TYPES = {status: error_type for error_type, status in ERROR_STATUSES.items()}
 """The type of an error by its status. Others below 500 are invalid_request_error, and from 500 on
 api_error."""
 
@@ -145,23 +138,25 @@ def _build_content(choice: CollectedChoice, meta: ResponseMeta, seal: Seal | Non
             content.append(AnswerThinking(choice.reasoning, OWN_SIGNATURE))
         else:
             content.append(AnswerThinking("", seal(SealedReasoning(choice.reasoning, meta.model))))
-    text_at = calls_at = 0
-    for thought in thoughts:
-        text_end, calls_end = max(text_at, thought.after.text), max(calls_at, thought.after.calls)
-        if text := choice.text[text_at:text_end]:
-            content.append(AnswerText(text))
-        content += [*chain.from_iterable(calls[calls_at:calls_end]), _build_vendor_block(thought)]
-        text_at, calls_at = text_end, calls_end
-    text = choice.text[text_at:] + choice.refusal
-    if text or not (choice.calls or content):
-        content.append(AnswerText(text))
-    return [*content, *chain.from_iterable(calls[calls_at:])]
+    text = choice.text + choice.refusal
+    for piece in interleave(text, calls, [(thought.after, thought) for thought in thoughts]):
+        if isinstance(piece, str):
+            content.append(AnswerText(piece))
+        elif isinstance(piece, VendorBlock):
+            content.append(_build_vendor_block(piece))
+        else:
+            content += piece
+    return content or [AnswerText("")]
 
 
 def _read_vendor_block(block: Mapping[str, object]) -> VendorBlock | None:
-    """Reads a vendor's block of reasoning. Returns None if it has another form, or no signature: its text is
-    then in the choice's reasoning alone."""
+    """Reads a vendor's block of reasoning. An item of OpenAI's travels in the signature. Returns None for
+    another form, or without a signature: its text is then in the choice's reasoning alone."""
     try:
+        if block.get("type") == "reasoning":
+            item = msgspec.convert(block, KeptReasoning)
+            signature = ITEM_STATE + _encode(item).decode()
+            return VendorBlock("thinking", "\n\n".join(item.summary), signature, after=item.after)
         vendor_block = msgspec.convert(block, VendorBlock)
     except msgspec.ValidationError:
         return None
@@ -313,7 +308,7 @@ class MessagesStreamEncoder(StreamEncoder):
         self._open, self._has_deltas = type(block), False
         return closing + encode_event(BlockStart(self._index, block))
 
-    def _encode_delta(self, delta: TextPiece | ThinkingPiece | SignaturePiece | InputPiece) -> bytes:
+    def _encode_delta(self, delta: Piece) -> bytes:
         """Encodes more of the open block."""
         self._has_deltas = True
         return encode_event(BlockDelta(self._index, delta))

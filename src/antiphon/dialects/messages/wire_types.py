@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, CacheControlShape
 from antiphon.domain import fields
 from antiphon.domain.fields import LONGEST_USER, Fraction, Name, Need, NonNegativeInt, PositiveInt, StopText
+from antiphon.wire.anthropic import SMALLEST_BUDGET, Effort, Piece
+from antiphon.wire.placed_blocks import BlockPlace
 
 MOST_TOOLS = 1024
 """The most tools of one conversation. Agents with several tool servers send some hundred."""
@@ -19,9 +21,6 @@ MOST_STOPS = 64
 
 MOST_CONTENT_BLOCKS = 1 << 16
 """The most blocks of one message. Anthropic takes 100,000 messages in a request of 32 MB."""
-
-SMALLEST_BUDGET = 1024
-"""The smallest budget of reasoning. Anthropic has the same limit."""
 
 LARGEST_LIST = 1000
 """The most models in one page of the list. Anthropic has the same limit."""
@@ -200,7 +199,7 @@ class OutputFormat(BodyShape, frozen=True, kw_only=True):
 class OutputConfig(BodyShape, frozen=True, kw_only=True):
     """The effort and the form of the answer."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
     task_budget: Any = None
 
@@ -328,13 +327,6 @@ class AnswerCall(Struct, frozen=True, tag_field="type", tag="tool_use"):
 AnswerBlock = AnswerText | AnswerThinking | AnswerRedacted | AnswerCall
 
 
-class BlockPlace(Struct, frozen=True):
-    """What comes before a vendor's block of reasoning: characters of text, and calls."""
-
-    text: Annotated[int, Meta(ge=0)] = 0
-    calls: Annotated[int, Meta(ge=0)] = 0
-
-
 class VendorBlock(Struct, frozen=True):
     """A block of reasoning in Anthropic's form, as a vendor's answer holds it. `after` is this server's."""
 
@@ -406,30 +398,6 @@ class TokenCount(Struct, frozen=True):
     input_tokens: int
 
 
-class TextPiece(Struct, frozen=True, tag_field="type", tag="text_delta"):
-    """More text."""
-
-    text: str
-
-
-class ThinkingPiece(Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """More reasoning."""
-
-    thinking: str
-
-
-class SignaturePiece(Struct, frozen=True, tag_field="type", tag="signature_delta"):
-    """The end of reasoning."""
-
-    signature: str
-
-
-class InputPiece(Struct, frozen=True, tag_field="type", tag="input_json_delta"):
-    """More of a call's arguments, as JSON text."""
-
-    partial_json: str
-
-
 class MessageStart(Struct, frozen=True, tag_field="type", tag="message_start"):
     """The first event."""
 
@@ -447,7 +415,7 @@ class BlockDelta(Struct, frozen=True, tag_field="type", tag="content_block_delta
     """A block grows."""
 
     index: int
-    delta: TextPiece | ThinkingPiece | SignaturePiece | InputPiece
+    delta: Piece
 
 
 class BlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop"):

@@ -46,11 +46,12 @@ from antiphon.domain.messages import (
 )
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.wire.responses import LIFETIMES
 
 Unseal = Callable[[str], SealedReasoning | None]
 """Returns the reasoning of a sealed text of this server; None for any other text."""
 
-LIFETIMES: Mapping[str | None, str | None] = {None: None, "30m": "5m", "12h": "1h"}
+OTHER_LIFETIMES = {ours: other for other, ours in LIFETIMES.items()}
 """Lifetimes of cached prompts at OpenAI, and the nearest ones of other vendors."""
 
 BETWEEN_TEXTS = "\n\n"
@@ -252,7 +253,7 @@ def _read_content(
 def _read_part(part: MessagePart, path: str) -> Content:
     """Reads one part. Raises a RequestError."""
     if isinstance(part, InputText) and (mark := part.prompt_cache_breakpoint) is not None:
-        return TextContent(part.text, CacheControl(LIFETIMES[mark.ttl]))
+        return TextContent(part.text, CacheControl(mark.ttl and OTHER_LIFETIMES[mark.ttl]))
     if isinstance(part, InputText | OutputText):
         return TextContent(part.text)
     if isinstance(part, Refusal):

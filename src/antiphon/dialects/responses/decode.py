@@ -72,6 +72,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.errors import MissingParameter, UnsupportedParameter
+from antiphon.wire.responses import LOGPROBS, SEALED
 
 EFFORT_FIELD, FORMAT_FIELD = "reasoning.effort", "text.format"
 
@@ -80,8 +81,6 @@ REASONING_FIELD_NAMES = ReasoningFieldNames(EFFORT_FIELD, "max_output_tokens")
 OPTIONAL = frozenset({EFFORT_FIELD, "verbosity"})
 """Parameters that are ignored if the model lacks them. Agents send them by the model's name, without knowing
 the model."""
-
-LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 INCLUDABLE = frozenset(
     {

@@ -78,6 +78,7 @@ from antiphon.domain.events import (
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, ProviderBroken
+from antiphon.wire.responses import INCOMPLETE_REASONS
 
 ID_PREFIX = "resp_"
 
@@ -525,7 +526,7 @@ class ResponseBuilder:
             message = _Message(self)
             yield from self._open(message)
             yield from message.add("", False, ())
-        is_cut = reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+        is_cut = reason in INCOMPLETE_REASONS
         if is_cut and isinstance(self._item, _Call) and self._item.is_whole():
             is_cut = False
         yield from self._close("incomplete" if is_cut else "completed")
@@ -537,11 +538,8 @@ class ResponseBuilder:
 
     def _end(self, usage: Usage) -> None:
         """Completes the response."""
-        details: IncompleteDetails | None = None
-        if self._reason is FinishReason.LENGTH:
-            details = IncompleteDetails("max_output_tokens")
-        elif self._reason is FinishReason.CONTENT_FILTER:
-            details = IncompleteDetails("content_filter")
+        cut = INCOMPLETE_REASONS.get(self._reason)
+        details = None if cut is None else IncompleteDetails(cut)
         self.response = replace(
             self.response,
             status="completed" if details is None else "incomplete",

@@ -11,6 +11,7 @@ from antiphon.dialects.common.request_types import BodyShape, InputAudioShape
 from antiphon.dialects.common.response_types import TokenLogprob
 from antiphon.domain import fields
 from antiphon.domain.fields import Name, Need, Penalty, PositiveInt
+from antiphon.wire.responses import IncompleteReason
 
 MOST_ITEMS = 1 << 16
 """The most items of one input. A session of an agent has some thousands."""
@@ -592,7 +593,7 @@ class ReasoningEcho(Struct, frozen=True):
 class IncompleteDetails(Struct, frozen=True):
     """Why an answer is incomplete."""
 
-    reason: Literal["max_output_tokens", "content_filter"]
+    reason: IncompleteReason
 
 
 class ResponseError(Struct, frozen=True):

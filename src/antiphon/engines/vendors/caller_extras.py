@@ -21,6 +21,7 @@ COUNTED_FIELDS = frozenset(
     """
     model models messages prompt input contents system systemInstruction instructions stream stream_options
     max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample generationConfig
+    previous_response_id conversation background
     """.split()
 )
 """Fields that determine what is generated and how much. Limits and prices rely on the server's values, so

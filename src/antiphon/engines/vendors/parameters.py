@@ -111,9 +111,12 @@ def list_sampling_options(sampling: SamplingOptions, supported: frozenset[str] =
     ]
 
 
-PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks"))
-"""Fields of messages and tools that some providers take. Settings list them among the parameters that a
-provider takes."""
+REASONING_SUMMARY = "reasoning.summary"
+"""The summary that OpenAI's Responses API writes of the reasoning, not for every organization."""
+
+PART_PARAMETERS = frozenset(("cache_control", "extra_content", "thinking_blocks", REASONING_SUMMARY))
+"""Fields of messages, tools and answers that some providers take. Settings list them among the parameters
+that a provider takes or refuses."""
 
 UNSET = object()
 
@@ -321,6 +324,19 @@ def require_conversation(prompt: Conversation, request: GenerationRequest, model
             param="modalities",
         )
     require_transcripts(prompt)
+
+
+def require_no_names(prompt: Conversation) -> None:
+    """Raises UnsupportedParameter if a message has a name, unless it is the name of the called tool in the
+    result of a call."""
+    called_names = {call.id: call.name for message in prompt.messages for call in message.tool_calls}
+    for index, message in enumerate(prompt.messages):
+        if message.name not in (None, called_names.get(message.tool_call_id or "")):
+            raise UnsupportedParameter(
+                f"messages[{index}].name is not supported: this vendor's messages have no names; leave it "
+                "out",
+                param=f"messages[{index}].name",
+            )
 
 
 def has_schema(request: GenerationRequest) -> bool:

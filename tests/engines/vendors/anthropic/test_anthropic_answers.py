@@ -22,10 +22,11 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
-from antiphon.engines.vendors.anthropic.decode import STATUSES, decode_answer
+from antiphon.engines.vendors.anthropic.decode import decode_answer
 from antiphon.engines.vendors.anthropic.dialect import AnthropicUpstream
 from antiphon.engines.vendors.base import StreamFailure, VendorError, VendorModel
 from antiphon.engines.vendors.profiles import VendorProfile
+from antiphon.wire.anthropic import ERROR_STATUSES
 from tests.support.vendors import anthropic_server
 from tests.support.vendors.anthropic_server import KEY, answer_call, list_models, sign
 from tests.support.vendors.conversations import BY_NAME
@@ -274,7 +275,7 @@ def test_an_error_is_read(kind: str):
     with pytest.raises(RefusedCall) as refused:
         open_exchange(f"error-{kind}").send(chat())
     assert refused.value.status == anthropic_server.STATUSES[kind]
-    assert refused.value.error == VendorError(f"said {kind}", kind, STATUSES[kind])
+    assert refused.value.error == VendorError(f"said {kind}", kind, ERROR_STATUSES[kind])
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error": "a"}', b'{"type": "error"}', b"\xff"])

@@ -19,26 +19,24 @@ from antiphon.domain.events import (
     UsageSource,
 )
 from antiphon.engines.vendors.anthropic.wire_types import (
-    AFTER,
     BlockDeltaWire,
     BlockStartWire,
     BlockStopWire,
     BlockWire,
     EventNameWire,
     FailureWire,
-    InputDeltaWire,
     MessageAnswerWire,
     MessageDeltaWire,
     MessageStartWire,
     MessageUsageWire,
     RedactedBlockWire,
     TextBlockWire,
-    TextDeltaWire,
     ThinkingBlockWire,
-    ThinkingDeltaWire,
     ToolUseWire,
 )
 from antiphon.engines.vendors.base import StreamFailure, VendorError, is_possible
+from antiphon.wire.anthropic import ERROR_STATUSES, InputPiece, TextPiece, ThinkingPiece
+from antiphon.wire.placed_blocks import place_block
 
 FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     {
@@ -52,23 +50,6 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
 )
 """The finish reason of each stop reason. `pause_turn` is missing: it means that the vendor's own tools still
 run, so the answer is not complete. Requests never ask for these tools."""
-
-STATUSES: Mapping[str, int] = MappingProxyType(
-    {
-        "invalid_request_error": 400,
-        "authentication_error": 401,
-        "billing_error": 402,
-        "permission_error": 403,
-        "not_found_error": 404,
-        "conflict_error": 409,
-        "request_too_large": 413,
-        "rate_limit_error": 429,
-        "api_error": 500,
-        "overloaded_error": 503,
-        "timeout_error": 504,
-    }
-)
-"""The HTTP status that belongs to an error inside a stream."""
 
 CHOICE = 0
 """The index of the only choice that this vendor makes."""
@@ -94,7 +75,7 @@ def decode_error(body: bytes) -> VendorError:
 def build_error(failure: FailureWire) -> VendorError:
     """Converts an error in an answer."""
     kind = failure.error.type
-    return VendorError(failure.error.message, kind, STATUSES.get(kind))
+    return VendorError(failure.error.message, kind, ERROR_STATUSES.get(kind))
 
 
 def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
@@ -220,13 +201,13 @@ class MessagesDecoder:
         """Reads the most frequent event."""
         event = read_block_delta(data)
         open_block, delta = self._find_block(event.index), event.delta
-        if isinstance(delta, TextDeltaWire):
+        if isinstance(delta, TextPiece):
             require_kind(open_block, TextBlockWire)
             return self._add_text(delta.text)
-        if isinstance(delta, InputDeltaWire):
+        if isinstance(delta, InputPiece):
             return self._add_arguments(open_block, delta.partial_json)
         require_kind(open_block, ThinkingBlockWire)
-        if isinstance(delta, ThinkingDeltaWire):
+        if isinstance(delta, ThinkingPiece):
             return self._add_thinking(open_block, delta.thinking)
         open_block.signature.append(delta.signature)
         return ()
@@ -307,9 +288,7 @@ class MessagesDecoder:
     def _return_block(self, block: dict[str, object]) -> Sequence[Event]:
         """Returns the event of a block of reasoning. Adds the block's position if text or calls came before
         it."""
-        if self._text_length or self._call_count:
-            block[AFTER] = {"text": self._text_length, "calls": self._call_count}
-        return (ThinkingBlock(CHOICE, block),)
+        return (ThinkingBlock(CHOICE, place_block(block, self._text_length, self._call_count)),)
 
 
 def require_kind(open_block: OpenBlock, kind: type[BlockWire]) -> None:

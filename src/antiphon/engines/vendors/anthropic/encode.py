@@ -1,6 +1,7 @@
 """Translates a request, and the messages of its conversation, for Anthropic's Messages API."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
 import msgspec
 
@@ -30,11 +31,13 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.domain.vendor_fields import CONTENT_MARK, EXTRA_HEADERS, THINKING_BLOCKS, TOOL_MARK, list_unused
-from antiphon.engines.vendors.anthropic.wire_types import AFTER, BlockPlaceWire, PlacedBlockWire
+from antiphon.engines.vendors.anthropic.wire_types import PlacedBlockWire
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
-from antiphon.engines.vendors.parameters import list_sampling_options, require_supported
+from antiphon.engines.vendors.parameters import list_sampling_options, require_no_names, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
+from antiphon.wire.anthropic import SMALLEST_BUDGET, Effort
+from antiphon.wire.placed_blocks import AFTER, BlockPlace, interleave
 
 Body = dict[str, object]
 
@@ -101,16 +104,15 @@ def encode_messages(prompt: Conversation, ignored: list[str]) -> Body:
     """Translates the messages into `system` and `messages`. Adds the names of parts that this format cannot
     express to `ignored`. Raises a RequestError."""
     require_end(prompt)
+    require_no_names(prompt)
     messages = prompt.messages
     instruction_count = next(
         (index for index, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages)
     )
-    called_names = {call.id: call.name for message in messages for call in message.tool_calls}
     system: list[Body] = []
     turns: list[tuple[str, list[Body]]] = []
     for index, message in enumerate(messages):
         message_path = f"messages[{index}]"
-        require_no_name(message, message_path, called_names)
         blocks = encode_message(message, message_path, ignored)
         if index < instruction_count:
             system += blocks
@@ -143,17 +145,6 @@ def require_end(prompt: Conversation) -> None:
         )
 
 
-def require_no_name(message: Message, message_path: str, called_names: Mapping[str, str]) -> None:
-    """Raises UnsupportedParameter if a message has a name, unless it is the name of the called tool in the
-    result of a call."""
-    if message.name is None or message.name == called_names.get(message.tool_call_id or ""):
-        return
-    raise UnsupportedParameter(
-        f"{message_path}.name is not supported: this vendor's messages have no names; leave it out",
-        param=f"{message_path}.name",
-    )
-
-
 def encode_message(message: Message, message_path: str, ignored: list[str]) -> Iterable[Body]:
     """Returns the blocks of one message."""
     match message.role:
@@ -181,18 +172,12 @@ def encode_assistant(message: Message, message_path: str, ignored: list[str]) ->
         encode_call(call, f"{message_path}.tool_calls[{index}]")
         for index, call in enumerate(message.tool_calls)
     ]
-    blocks: list[Body] = []
-    text_at = calls_at = 0
-    for position, thought in thoughts:
-        blocks += [
-            *encode_text(message.text[text_at : position.text]),
-            *calls[calls_at : position.calls],
-            thought,
-        ]
-        text_at, calls_at = max(text_at, position.text), max(calls_at, position.calls)
-    blocks += encode_text(message.text[text_at:])
+    blocks: list[Body] = [
+        {"type": "text", "text": piece} if isinstance(piece, str) else piece
+        for piece in interleave(message.text, calls, thoughts)
+    ]
     mark_text(blocks, message)
-    return [*blocks, *calls[calls_at:]]
+    return blocks
 
 
 def mark_text(blocks: Iterable[Body], message: Message) -> None:
@@ -211,7 +196,7 @@ def encode_cache_mark(mark: CacheControl | None) -> Body:
     return {"cache_control": {"type": "ephemeral"} | ({"ttl": mark.lifetime} if mark.lifetime else {})}
 
 
-def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[BlockPlaceWire, Body]]:
+def read_thoughts(blocks: Iterable[Mapping[str, object]]) -> Iterator[tuple[BlockPlace, Body]]:
     """Yields each block of reasoning that comes from this vendor, with its position."""
     for block in blocks:
         try:
@@ -318,10 +303,7 @@ caller wants the answer whole."""
 
 NO_EFFORT = "none"
 
-EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
-
-MIN_BUDGET = 1024
-"""The smallest budget of reasoning that the vendor takes."""
+EFFORTS = frozenset(get_args(Effort))
 
 SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
 """The vendor's name of each tier."""
@@ -507,9 +489,9 @@ def encode_thinking(reasoning: Reasoning, model: VendorModel) -> Body | None:
     display = "summarized" if reasoning.shown else "omitted"
     if budget is None:
         return {"type": "adaptive", "display": display}
-    if budget < MIN_BUDGET:
+    if budget < SMALLEST_BUDGET:
         raise InvalidValue(
-            f"{names.budget} must be 0 or at least {MIN_BUDGET} at this vendor", param=names.budget
+            f"{names.budget} must be 0 or at least {SMALLEST_BUDGET} at this vendor", param=names.budget
         )
     return {"type": "enabled", "budget_tokens": budget, "display": display}
 

@@ -1,11 +1,13 @@
 """The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
 delta cannot be read, since its content would be lost."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Raw, Struct, field
 
 from antiphon.engines.vendors.base import Wire
+from antiphon.wire.anthropic import Piece
+from antiphon.wire.placed_blocks import BlockPlace
 
 
 class TextBlockWire(Wire, tag_field="type", tag="text"):
@@ -76,33 +78,6 @@ class MessageAnswerWire(Wire, tag_field="type", tag="message"):
     stop_sequence: str | None = None
 
 
-class TextDeltaWire(Wire, tag_field="type", tag="text_delta"):
-    """More text."""
-
-    text: str
-
-
-class ThinkingDeltaWire(Wire, tag_field="type", tag="thinking_delta"):
-    """More reasoning."""
-
-    thinking: str
-
-
-class SignatureDeltaWire(Wire, tag_field="type", tag="signature_delta"):
-    """The signature of the block of reasoning."""
-
-    signature: str
-
-
-class InputDeltaWire(Wire, tag_field="type", tag="input_json_delta"):
-    """More of a call's arguments."""
-
-    partial_json: str
-
-
-DeltaWire = TextDeltaWire | ThinkingDeltaWire | SignatureDeltaWire | InputDeltaWire
-
-
 class MessageStartWire(Wire):
     """`message_start`."""
 
@@ -120,7 +95,7 @@ class BlockDeltaWire(Wire):
     """`content_block_delta`."""
 
     index: int
-    delta: DeltaWire
+    delta: Piece
 
 
 class BlockStopWire(Wire):
@@ -149,26 +124,12 @@ class EventNameWire(Wire):
     type: str
 
 
-AFTER = "after"
-"""The field that this server adds to a block of reasoning: the block's position in the message. A block
-without it comes first."""
-
-
-class BlockPlaceWire(Struct, forbid_unknown_fields=True):
-    """The position of a block of reasoning: how much of the message precedes it."""
-
-    text: Annotated[int, Meta(ge=0)] = 0
-    """Characters of text."""
-    calls: Annotated[int, Meta(ge=0)] = 0
-    """The number of calls."""
-
-
 class PlacedBlockWire(Struct):
     """The fields of a block of reasoning that this server reads. The vendor gets the other fields back
     unread."""
 
     type: Literal["thinking", "redacted_thinking"]
-    after: BlockPlaceWire = field(default_factory=BlockPlaceWire)
+    after: BlockPlace = BlockPlace()
 
 
 class ModelInfoWire(Wire):

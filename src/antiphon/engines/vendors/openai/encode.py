@@ -348,7 +348,7 @@ def _encode_constraint(constraint: Constraint, model: VendorModel) -> Body:
         case ConstraintKind.JSON_OBJECT:
             return {"response_format": {"type": "json_object"}}
         case ConstraintKind.JSON_SCHEMA:
-            return {"response_format": {"type": "json_schema", "json_schema": _encode_schema(constraint)}}
+            return {"response_format": {"type": "json_schema", "json_schema": encode_schema(constraint)}}
         case ConstraintKind.REGEX:
             return {"structured_outputs": {"regex": constraint.source}}
         case ConstraintKind.CHOICE:
@@ -357,7 +357,7 @@ def _encode_constraint(constraint: Constraint, model: VendorModel) -> Body:
             return {"structured_outputs": {"grammar": constraint.source}}
 
 
-def _encode_schema(constraint: Constraint) -> Body:
+def encode_schema(constraint: Constraint) -> Body:
     """Translates a schema as the caller declared it."""
     declared = constraint.declared
     source = constraint.source if declared is None else declared.source

@@ -208,6 +208,7 @@ STATUSES: Mapping[str, int] = MappingProxyType(
         "rate_limit_error": 429,
         "insufficient_quota": 429,
         "invalid_request_error": 400,
+        "invalid_prompt": 400,
         "context_length_exceeded": 400,
         "authentication_error": 401,
         "overloaded_error": 503,

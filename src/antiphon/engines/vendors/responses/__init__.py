@@ -1,0 +1,1 @@
+"""Chats by OpenAI's Responses API."""

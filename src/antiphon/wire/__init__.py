@@ -1,0 +1,1 @@
+"""Shapes that dialects and upstream dialects share."""
