@@ -18,6 +18,7 @@ from antiphon.dialects.responses.wire_types import (
     OutputText,
     ReasoningItem,
 )
+from antiphon.domain.memory import FittingTurns
 from antiphon.domain.messages import CacheControl, MediaContent, Role, TextContent, ToolChoice
 from antiphon.domain.request import ConstraintKind, Overflow
 from antiphon.domain.stored_responses import SealedReasoning
@@ -507,7 +508,10 @@ def test_options_of_tools_without_effect_are_named():
             "input[0].content[0].file_id",
         ),
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].image_url"),
-        ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "input[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "input_file", "file_id": "f"}]},
+            "input[0].content[0].file_id",
+        ),
         (
             {"role": "system", "content": [{"type": "input_image", "image_url": "https://a.example/b.png"}]},
             "input[0].content",
@@ -611,8 +615,10 @@ def test_marks_of_a_cached_prompt_go_to_the_vendor():
         assert message.content == (TextContent("a", CacheControl("1h")), TextContent("b"))
 
 
-def test_an_automatic_truncation_is_named():
-    assert call(truncation="auto").ignored == ("truncation",)
+def test_an_automatic_truncation_keeps_the_turns_that_fit():
+    cut = call(truncation="auto")
+    assert (cut.ignored, cut.request.memory) == ((), FittingTurns())
+    assert call(truncation="disabled").request.memory is None
 
 
 def test_log_probabilities_are_asked_for_in_either_way():

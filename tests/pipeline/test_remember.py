@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
-from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport
+from antiphon.domain.memory import FittingTurns, LastMessages, LastTokens, MemoryReport
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
@@ -92,6 +92,22 @@ async def test_a_last_turn_over_the_context_is_refused():
     huge = (*talk("s"), Message(Role.USER, "word " * SCRIPTED_CONTEXT))
     with pytest.raises(InvalidValue, match="more tokens than the model's context"):
         await bench.run(LastTokens(SCRIPTED_CONTEXT * 2), huge)
+
+
+async def test_a_conversation_that_fits_the_context_is_counted_once():
+    bench = Bench()
+    assert len(await bench.run(FittingTurns())) == len(TALK)
+    assert bench.context.progress.memory == MemoryReport(kept=len(TALK))
+    assert bench.engines[0].prepared == 2  # to count, and to generate
+
+
+async def test_a_last_turn_that_does_not_fit_is_refused_as_without_a_strategy():
+    huge = (*talk("sua"), Message(Role.USER, "word " * SCRIPTED_CONTEXT))
+    with pytest.raises(ContextLengthExceeded) as alone:
+        await Bench().run(None, huge)
+    with pytest.raises(ContextLengthExceeded) as fitted:
+        await Bench().run(FittingTurns(), huge)
+    assert fitted.value.lengths == alone.value.lengths
 
 
 @pytest.mark.parametrize("memory", [LastMessages(1), LastTokens(100)])

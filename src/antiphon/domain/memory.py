@@ -29,6 +29,11 @@ class LastTokens(Value, frozen=True, tag="last_tokens"):
     """The caller's name of the object that holds the parameters, for errors."""
 
 
+class FittingTurns(Value, frozen=True, tag="fitting"):
+    """Keeps the last turns that fit into the model's context beside the answer. If not even the last one
+    does, keeps all, so that the request is refused as without a strategy."""
+
+
 class BudgetedStrategy(Value, frozen=True):
     """A strategy with a budget and a model of its own."""
 
@@ -72,7 +77,7 @@ class KeptSummary(Value, frozen=True):
     text: str
 
 
-MemoryStrategy = LastMessages | LastTokens | Summary | RelevantTurns
+MemoryStrategy = LastMessages | LastTokens | FittingTurns | Summary | RelevantTurns
 
 
 class MemoryReport(Value, frozen=True):

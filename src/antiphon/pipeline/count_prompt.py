@@ -9,7 +9,9 @@ from antiphon.engines.base import Engine, RequestSize
 from antiphon.engines.registry import Model
 from antiphon.errors import ContextLengthExceeded, MissingParameter, UnsupportedParameter
 from antiphon.memory.turns import PromptBudget, choose_budget
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
+from antiphon.pipeline.prepare import prepare
 
 
 def require_conversation(request: GenerationRequest, field: str = MEMORY_FIELD) -> Conversation:
@@ -48,14 +50,18 @@ async def measure_prompt(engine: Engine, request: GenerationRequest, context: Co
     return PromptSize(size.prompt_tokens, profile.context_length, size.is_counted)
 
 
-async def count_tokens(engine: Engine, request: GenerationRequest, context: Context) -> int | None:
+async def count_tokens(
+    engine: Engine, request: GenerationRequest, context: Context, documents: DocumentTexts | None = None
+) -> int | None:
     """Returns the tokens of the request's prompt on the engine, or an upper bound. Returns None if prompt and
     requested answer together do not fit the context."""
-    size = await _prepare_probe(engine, request, context)
+    size = await _prepare_probe(engine, request, context, documents)
     return None if size is None else size.prompt_tokens
 
 
-async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Context) -> RequestSize | None:
+async def _prepare_probe(
+    engine: Engine, request: GenerationRequest, context: Context, documents: DocumentTexts | None = None
+) -> RequestSize | None:
     """Returns the size of a request with the same prompt and token limit, and without options that do not
     change the prompt. Returns None if prompt and answer do not fit the context."""
     caller_output = request.output
@@ -67,7 +73,7 @@ async def _prepare_probe(engine: Engine, request: GenerationRequest, context: Co
     )
     probe = replace(request, output=output, sampling=SamplingOptions())
     try:
-        return (await engine.prepare(probe, context)).size
+        return (await prepare(engine, probe, context, documents)).size
     except ContextLengthExceeded:
         return None
 

@@ -7,9 +7,10 @@ conversation pays for each turn about once.
 
 from collections import OrderedDict
 from hashlib import sha256
+from sys import maxsize
 
 from antiphon.domain.context import Context
-from antiphon.domain.memory import LastMessages, LastTokens, MemoryReport, RelevantTurns
+from antiphon.domain.memory import FittingTurns, LastMessages, LastTokens, MemoryReport, RelevantTurns
 from antiphon.domain.messages import Message
 from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawPrompt
 from antiphon.domain.values import Struct, field
@@ -25,6 +26,7 @@ from antiphon.pipeline.count_prompt import (
     replace_messages,
     require_conversation,
 )
+from antiphon.pipeline.documents import DocumentTexts
 from antiphon.pipeline.open_route import OpenRoute, RoutePolicy
 from antiphon.pipeline.routing import resolve
 from antiphon.pipeline.summarise import SummaryStages
@@ -152,6 +154,8 @@ class MemoryStages(Struct, frozen=True):
 
     summaries: SummaryStages
     relevance: RelevanceStages
+    documents: DocumentTexts | None = None
+    """Reads documents for models that take none, so that their texts are counted."""
 
 
 async def remember(
@@ -164,8 +168,8 @@ async def remember(
         return request
     if isinstance(strategy, LastMessages):
         kept_messages = keep_last_messages(messages, strategy.k, strategy.field)
-    elif isinstance(strategy, LastTokens):
-        kept_messages = await _keep_last_tokens(request, strategy, model, context, stages.summaries.policy)
+    elif isinstance(strategy, LastTokens | FittingTurns):
+        kept_messages = await _keep_last_tokens(request, strategy, model, context, stages)
     elif isinstance(strategy, RelevantTurns):
         kept_messages = await stages.relevance.choose(request, strategy, model, context, calls)
     else:
@@ -177,20 +181,29 @@ async def remember(
 
 
 async def _keep_last_tokens(
-    request: GenerationRequest, strategy: LastTokens, model: Model, context: Context, policy: RoutePolicy
+    request: GenerationRequest,
+    strategy: LastTokens | FittingTurns,
+    model: Model,
+    context: Context,
+    stages: MemoryStages,
 ) -> tuple[Message, ...]:
-    """Returns the leading messages and as many of the last turns as fit the budget. Raises InvalidValue if
-    the last turn does not fit."""
+    """Returns the leading messages and as many of the last turns as fit the budget, and the model's context.
+    Raises InvalidValue if the last turn does not fit the budget."""
+    all_messages = require_conversation(request).messages
+    budget = strategy.tokens if isinstance(strategy, LastTokens) else maxsize
 
     async def search(route: OpenRoute[TurnSearch]) -> TurnSearch:
-        turns = TurnSearch(require_conversation(request).messages, strategy.tokens)
+        turns = TurnSearch(all_messages, budget)
         while (messages := turns.choose()) is not None:
-            turns.add_count(await count_tokens(route.engine, replace_messages(request, messages), context))
+            shorter = replace_messages(request, messages)
+            turns.add_count(await count_tokens(route.engine, shorter, context, stages.documents))
         return turns
 
-    async with OpenRoute(model, search, context, policy) as turns:
+    async with OpenRoute(model, search, context, stages.summaries.policy) as turns:
         if turns.kept_messages is not None:
             return turns.kept_messages
+        if isinstance(strategy, FittingTurns):
+            return all_messages
         needed_tokens, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
         if turns.last_turn_tokens is None:
             needed_tokens = "more tokens than the model's context has beside the answer"

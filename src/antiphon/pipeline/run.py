@@ -74,7 +74,7 @@ class Pipeline:
         object.__setattr__(self, "embedding", EmbeddingStages(plans, policy, self.accounting))
         cache = self.summary_cache or ProcessSummaries()
         summaries = SummaryStages(self.models, policy, cache)
-        memory = MemoryStages(summaries, RelevanceStages(self.models, policy))
+        memory = MemoryStages(summaries, RelevanceStages(self.models, policy), self.documents)
         object.__setattr__(self, "memory", memory)
         retrieval = RetrievalStages(self.models, policy, self.knowledge)
         object.__setattr__(self, "retrieval", retrieval)

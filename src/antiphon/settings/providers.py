@@ -145,7 +145,8 @@ class ProfileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     max_output: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="Most output tokens.")] = None
     modalities: Annotated[
-        tuple[Literal["text", "image", "audio"], ...] | None, Meta(description="What messages can contain.")
+        tuple[Literal["text", "image", "audio", "document"], ...] | None,
+        Meta(description="What messages can contain. A document is a PDF."),
     ] = None
     output_modalities: Annotated[
         tuple[Literal["text", "audio"], ...] | None, Meta(description="What answers can contain.")

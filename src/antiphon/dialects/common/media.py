@@ -1,6 +1,7 @@
 """Reads images and recordings in messages. It checks their form and never opens an address."""
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -23,6 +24,14 @@ IMAGE_TYPES: Mapping[str, str] = MappingProxyType(
 
 AUDIO_TYPES: Mapping[str, str] = MappingProxyType({"wav": "audio/wav", "mp3": "audio/mpeg"})
 """The media type of each format of a recording."""
+
+TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
+"""How the media types of texts begin."""
+
+FILE_HEADER = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+)(?:;charset=[a-z0-9-]+)?;base64")
+
+PDF_START = "JVBERi0"
+"""How a PDF begins in base64."""
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):")
 DATA_HEADER = re.compile(r"data:([a-z0-9.+-]+/[a-z0-9.+-]+);base64")
@@ -87,6 +96,27 @@ def read_document_data(data: str, media_type: str, field: str) -> MediaContent:
         )
     _require_base64(data, f"{field}.data")
     return MediaContent(MediaKind.DOCUMENT, "application/pdf", data, field=field)
+
+
+def read_file(data: str, field: str) -> MediaContent | str:
+    """Reads a file that is a data: URL or base64. Returns a document, or the text of a text file. `field`:
+    the caller's name of the data. Raises InvalidValue for another kind of file."""
+    media_type = "application/pdf" if data.startswith(PDF_START) else "text/plain"
+    if data[:5].lower() == "data:":
+        comma = data.find(",", 0, LONGEST_HEADER)
+        header = FILE_HEADER.fullmatch(data[: max(comma, 0)].lower())
+        if header is None:
+            raise InvalidValue(f"{field} must have the form data:TYPE;base64,DATA", param=field)
+        media_type, data = header[1], data[comma + 1 :]
+    _require_base64(data, field)
+    if media_type == "application/pdf":
+        return MediaContent(MediaKind.DOCUMENT, media_type, data, field=field)
+    if not media_type.startswith(TEXT_TYPES):
+        raise InvalidValue(f"{field} must be a PDF or a text; got {sanitize_key(media_type)}", param=field)
+    try:
+        return b64decode(data).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidValue(f"{field} must be a PDF or a text in UTF-8", param=field) from None
 
 
 def read_audio(audio: InputAudioShape, field: str) -> MediaContent:

@@ -169,7 +169,7 @@ def list_capabilities(profile: Profile) -> frozenset[str]:
     kind = _get_kind(profile)
     if kind != "llm":
         return frozenset({str(kind)})
-    modalities = {"chat", *profile.modalities} - {"text"}
+    modalities = {"chat", *profile.modalities} - {"text", "document"}
     return frozenset(
         modalities
         | ({"tool"} if "tools" not in profile.refused else set())

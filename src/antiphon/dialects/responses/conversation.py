@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.media import read_audio, read_image
+from antiphon.dialects.common.media import read_audio, read_file, read_image
 from antiphon.dialects.common.request_types import ImageUrlShape
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.dialects.responses.items import LoadedInput
@@ -23,6 +23,7 @@ from antiphon.dialects.responses.wire_types import (
     FunctionCallItem,
     FunctionResultItem,
     InputAudio,
+    InputFile,
     InputImage,
     InputText,
     MessageItem,
@@ -45,6 +46,7 @@ from antiphon.domain.messages import (
     ToolCall,
 )
 from antiphon.domain.stored_responses import SealedReasoning
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from antiphon.wire.responses import LIFETIMES
 
@@ -247,10 +249,43 @@ def _read_content(
     """Reads the parts of a content. Raises a RequestError."""
     if isinstance(content, str):
         return (TextContent(content),)
-    return tuple(_read_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+    parts: list[Content] = []
+    follows_file = False
+    for index, part in enumerate(content):
+        if isinstance(part, InputFile):
+            parts += _read_file(part, f"{path}[{index}]", is_first=not parts)
+            follows_file = isinstance(parts[-1], TextContent)
+            continue
+        read = _read_part(part, f"{path}[{index}]")
+        if follows_file and isinstance(read, TextContent):
+            read = replace(read, text=f"\n\n{read.text}")
+        parts.append(read)
+        follows_file = False
+    return tuple(parts)
 
 
-def _read_part(part: MessagePart, path: str) -> Content:
+def _read_file(part: InputFile, path: str, is_first: bool) -> Iterator[Content]:
+    """Yields the name of a file, and its text or the file itself. Empty lines part them from the texts around
+    them; those around a document come with its text. Raises a RequestError."""
+    for name, value in (("file_id", part.file_id), ("file_url", part.file_url)):
+        if value is not None:
+            raise UnsupportedParameter(
+                f"{path}.{name} is not supported: this server stores and fetches no files; send file_data",
+                param=f"{path}.{name}",
+            )
+    if part.file_data is None:
+        raise MissingParameter(f"{path}.file_data is missing", param=f"{path}.file_data")
+    file = read_file(part.file_data, f"{path}.file_data")
+    lines = [f"[{part.filename}]"] if part.filename else []
+    lines += [file] if isinstance(file, str) else []
+    if lines:
+        text = "\n\n".join(lines)
+        yield TextContent(text if is_first else f"\n\n{text}")
+    if isinstance(file, MediaContent):
+        yield file
+
+
+def _read_part(part: InputText | OutputText | Refusal | InputImage | InputAudio, path: str) -> Content:
     """Reads one part. Raises a RequestError."""
     if isinstance(part, InputText) and (mark := part.prompt_cache_breakpoint) is not None:
         return TextContent(part.text, CacheControl(mark.ttl and OTHER_LIFETIMES[mark.ttl]))
@@ -267,11 +302,7 @@ def _read_part(part: MessagePart, path: str) -> Content:
         if part.image_url is None:
             raise MissingParameter(f"{path}.image_url is missing", param=f"{path}.image_url")
         return read_image(ImageUrlShape(part.image_url, part.detail), f"{path}.image_url", None)
-    if isinstance(part, InputAudio):
-        return read_audio(part.input_audio, f"{path}.input_audio")
-    raise UnsupportedParameter(
-        f"{path}.type input_file is not supported: send the file's text as input_text", param=f"{path}.type"
-    )
+    return read_audio(part.input_audio, f"{path}.input_audio")
 
 
 def _join_answer(content: str | Sequence[MessagePart], path: str) -> str:

@@ -58,6 +58,7 @@ from antiphon.dialects.responses.wire_types import (
     ToolChoiceObject,
     ToolSearchTool,
 )
+from antiphon.domain.memory import FittingTurns
 from antiphon.domain.request import (
     NO_VENDOR_OPTIONS,
     Constraint,
@@ -249,7 +250,8 @@ def _filter_part(part: object, field: str, report: FieldReport) -> object:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind not in PARTS:
         raise UnsupportedParameter(
-            f"{field}.type {sanitize_key(kind)} is not supported: send input_text, input_image, input_audio",
+            f"{field}.type {sanitize_key(kind)} is not supported: send input_text, input_image, input_file "
+            "or input_audio",
             param=f"{field}.type",
         )
     known = _drop_by_kind(part, PARTS, field, report)
@@ -348,8 +350,6 @@ def build_call(
     """Builds the call of a request and its items. `strict`: a schema with a keyword that is not enforced is
     refused. `stores`: whether the server stores responses. Adds what has no effect to `report`. Raises a
     RequestError."""
-    if wire.truncation == "auto":
-        report.paths.append("truncation")
     wire = _update_options(wire, loaded)
     for index, name in enumerate(wire.include or ()):
         if name not in INCLUDABLE:
@@ -374,6 +374,7 @@ def build_call(
             overflow=Overflow.SHORTEN,
         ),
         vendor_options=vendor_options,
+        memory=FittingTurns() if wire.truncation == "auto" else None,
         is_buffered=not wire.stream,
         optional=OPTIONAL,
     )

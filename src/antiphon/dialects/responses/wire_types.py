@@ -386,8 +386,8 @@ class ResponsesPrompt(BodyShape, frozen=True, kw_only=True):
     ] = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
-        "A prompt that does not fit the context is refused. auto has no effect, and the answer's header "
-        "names it.",
+        "A prompt that does not fit the context is refused. With auto a local model does not see the oldest "
+        "turns that do not fit.",
     ] = None
 
 

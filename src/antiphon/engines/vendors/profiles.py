@@ -35,7 +35,7 @@ class VendorProfile(Struct, frozen=True):
     max_output: int | None = None
     """The most output tokens, reasoning included."""
     modalities: tuple[str, ...] = ("text",)
-    """The kinds of content in messages: `text`, `image`, `audio`."""
+    """The kinds of content in messages: `text`, `image`, `audio`, `document`."""
     reasoning: bool | None = None
     """Whether the model can reason before it answers."""
     refused: frozenset[str] = frozenset()
@@ -176,7 +176,7 @@ class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...]
     context_length: int | None = None
     max_output: int | None = None
-    modalities: tuple[Literal["text", "image", "audio"], ...] = ("text",)
+    modalities: tuple[Literal["text", "image", "audio", "document"], ...] = ("text",)
     output_modalities: tuple[Literal["text", "audio"], ...] = ("text",)
     reasoning: bool = False
     refused: str | None = None

@@ -244,7 +244,10 @@ def encode_content(message: Message) -> Iterator[Body]:
     """Yields the blocks of a message's content."""
     parts: tuple[Content, ...] = message.content or (TextContent(message.text),)
     for part in parts:
-        if isinstance(part, MediaContent):
+        if isinstance(part, MediaContent) and part.kind is MediaKind.DOCUMENT:
+            source = {"type": "base64", "media_type": part.media_type, "data": part.data}
+            yield {"type": "document", "source": source}
+        elif isinstance(part, MediaContent):
             yield encode_image(part)
         else:
             yield from (block | encode_cache_mark(part.cache_control) for block in encode_text(part.text))

@@ -73,6 +73,9 @@ CACHE_CONTROL = "cache_control"
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
+FILE_NAME = "document.pdf"
+"""The name of a document. The vendor requires one; the caller's is in the text before it, if there is one."""
+
 _get_message_parts = attrgetter(
     "name", "tool_calls", "tool_call_id", "reasoning", "content", "thinking_blocks", "speech_id"
 )
@@ -201,6 +204,9 @@ def _encode_part(part: Content, takes_marks: bool) -> Body:
     """Translates one part of a message. Raises UnsupportedParameter for a kind of recording."""
     if isinstance(part, TextContent):
         return {"type": "text", "text": part.text} | (_encode_mark(part.cache_control) if takes_marks else {})
+    if part.kind is MediaKind.DOCUMENT:
+        data = f"data:{part.media_type};base64,{part.data}"
+        return {"type": "file", "file": {"filename": FILE_NAME, "file_data": data}}
     return _encode_image(part) if part.kind is MediaKind.IMAGE else _encode_audio(part)
 
 

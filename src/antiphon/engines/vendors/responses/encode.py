@@ -35,7 +35,7 @@ from antiphon.domain.vendor_fields import (
 )
 from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
-from antiphon.engines.vendors.openai.encode import CACHE_CONTROL, encode_schema
+from antiphon.engines.vendors.openai.encode import CACHE_CONTROL, FILE_NAME, encode_schema
 from antiphon.engines.vendors.parameters import (
     REASONING_SUMMARY,
     list_sampling_options,
@@ -216,6 +216,12 @@ def _encode_part(part: Content, takes_marks: bool) -> Body:
     if isinstance(part, TextContent):
         encoded: Body = {"type": "input_text", "text": part.text}
         return encoded | _encode_mark(part.cache_control) if takes_marks else encoded
+    if part.kind is MediaKind.DOCUMENT:
+        return {
+            "type": "input_file",
+            "filename": FILE_NAME,
+            "file_data": f"data:{part.media_type};base64,{part.data}",
+        }
     if part.kind is not MediaKind.IMAGE:
         raise UnsupportedParameter(f"{part.field}: this vendor takes no recordings", param=part.field)
     url = part.url or f"data:{part.media_type};base64,{part.data}"
