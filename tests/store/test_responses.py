@@ -268,6 +268,33 @@ async def test_an_answer_does_not_wait_for_a_store_that_is_stuck(filed):
     assert await filed.find("one", "resp_a", NOW) is None, "what was told not to be stored is not"
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_a_write_that_ends_after_its_answer_is_taken_back(filed, file, is_committed):
+    """The answer has said `"store": false` by then."""
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(*_):
+        begun.set()
+        go.wait(60)
+
+    async with asyncio.TaskGroup() as group:
+        if not is_committed:
+            sa.event.listen(file._writer, "commit", hold)
+        adding = group.create_task(filed.add(keep(make_response("a")), NOW))
+        await asyncio.sleep(0)
+        if is_committed:
+            filed._writer.submit(hold)  # behind the write
+        assert begun.wait(60)  # the event loop stands still: it does not learn that the write ended
+        adding.cancel()
+        if not is_committed:
+            sa.event.remove(file._writer, "commit", hold)
+        go.set()
+    assert adding.cancelled()
+    assert await filed.add(keep(make_response("b")), NOW)
+    assert await filed.find("one", "resp_a", NOW) is None
+    assert read_total(file) == (make_response("b").size,) * 2
+
+
 async def test_a_database_that_does_not_answer_says_so(filed, file):
     await filed.add(keep(make_response("a")), NOW)
     with file.writing() as connection:

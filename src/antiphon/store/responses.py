@@ -7,9 +7,9 @@ circle.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from threading import Lock
 
 import sqlalchemy as sa
@@ -27,6 +27,7 @@ from antiphon.errors import AntiphonError
 from antiphon.store import schema
 from antiphon.store.database import Database
 from antiphon.store.request_log import build_insert_or_ignore, read_erasures
+from antiphon.telemetry.logs import record
 
 RESPONSES, ITEMS, TOTALS = schema.responses, schema.response_items, schema.response_totals
 
@@ -95,9 +96,13 @@ class SqlResponses:
             self._waiting.append(waiting)
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._write_waiting)
-        except asyncio.CancelledError:
-            with self._lock, suppress(ValueError):  # ValueError: the thread writes it now
-                self._waiting.remove(waiting)
+        except asyncio.CancelledError:  # the answer says that the response is not stored
+            with self._lock:
+                is_waiting = waiting in self._waiting
+                if is_waiting:
+                    self._waiting.remove(waiting)
+            if not is_waiting:  # the thread writes it now, or has written it
+                self._writer.submit(self._take_back, kept)
             raise
         if waiting.error is not None:
             raise waiting.error
@@ -122,6 +127,13 @@ class SqlResponses:
         else:
             for waiting in batch:
                 waiting.is_kept = results[waiting.kept.response.id]
+
+    def _take_back(self, kept: KeptResponse) -> None:
+        """Removes a response whose answer did not wait for it."""
+        try:
+            self._delete(kept.project, kept.response.id)
+        except AntiphonError as error:
+            record("response_not_taken_back", logging.WARNING, reason=error.message)
 
     def _insert(self, connection: Connection, kept: KeptResponse, erasures: Mapping[str, int]) -> bool:
         """Inserts one response, and removes old ones if the project has too many bytes. Returns False if the
@@ -219,22 +231,22 @@ class SqlResponses:
         return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     async def remove(self, project: str, id_: str) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._delete, project, id_)
+
+    def _delete(self, project: str, id_: str) -> bool:
+        """Removes a response. Returns False if there is none. Runs in the thread that writes."""
         row = RESPONSES.c
-
-        def delete() -> bool:
-            with self._database.writing() as connection:
-                _lock_total(connection, project)
-                query = sa.select(row.size).where(row.id == id_, row.project == project)
-                size = connection.execute(query).scalar()
-                if size is None:
-                    return False
-                connection.execute(RESPONSES.delete().where(row.id == id_, row.project == project))
-                total = TOTALS.update().where(TOTALS.c.project == project)
-                connection.execute(total.values(bytes=TOTALS.c.bytes - size))
-            self._database.has_removed_texts = True
-            return True
-
-        return await asyncio.get_running_loop().run_in_executor(self._writer, delete)
+        with self._database.writing() as connection:
+            _lock_total(connection, project)
+            query = sa.select(row.size).where(row.id == id_, row.project == project)
+            size = connection.execute(query).scalar()
+            if size is None:
+                return False
+            connection.execute(RESPONSES.delete().where(row.id == id_, row.project == project))
+            total = TOTALS.update().where(TOTALS.c.project == project)
+            connection.execute(total.values(bytes=TOTALS.c.bytes - size))
+        self._database.has_removed_texts = True
+        return True
 
 
 def _read_items(

@@ -100,3 +100,16 @@ async def test_a_missing_coordinator_is_told(path, stack):
         shared = SharedResponses(await stack.enter_async_context(connected(path)), patience=0.1)
     with pytest.raises(StoreUnavailable, match="unavailable"):
         await shared.find("one", "resp_a", NOW)
+
+
+async def test_a_response_that_the_coordinator_keeps_too_late_is_taken_back(path, stack):
+    """The answer has said `"store": false` by then."""
+    first, second = await two(path, stack)
+    async with asyncio.TaskGroup() as group:
+        adding = group.create_task(first.add(keep(make_response("a")), NOW))
+        await asyncio.sleep(0)  # sent, and without a reply
+        adding.cancel()
+    assert adding.cancelled()
+    assert await first.add(keep(make_response("b")), NOW)
+    assert await second.find("one", "resp_a", NOW) is None
+    assert await second.find("one", "resp_b", NOW)

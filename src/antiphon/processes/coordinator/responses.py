@@ -28,6 +28,9 @@ from antiphon.services.response_memory import ResponseMemory
 MAX_REPLY_BYTES = 12 * 1024 * 1024
 """The most bytes of the items of one reply. A message between two processes has at most 16 MiB."""
 
+NO_CALL = 0
+"""The number of a question whose reply nobody awaits. Calls have the numbers from 1 on."""
+
 R = TypeVar("R", bound=Reply)
 
 
@@ -42,7 +45,12 @@ class SharedResponses:
     async def add(self, kept: KeptResponse, now: int) -> bool:
         if (memory := self._local) is not None:
             return await memory.add(kept, now)
-        return (await self._ask(lambda call: KeepResponse(call, kept, now), CompletedReply)).is_done
+        try:
+            return (await self._ask(lambda call: KeepResponse(call, kept, now), CompletedReply)).is_done
+        except (StoreUnavailable, asyncio.CancelledError):
+            # The answer says that the response is not stored, but the coordinator may keep it later.
+            self._coordinator.send(RemoveResponse(NO_CALL, kept.project, kept.response.id))
+            raise
 
     async def find(self, project: str, id_: str, now: int) -> StoredResponse | None:
         if (memory := self._local) is not None:

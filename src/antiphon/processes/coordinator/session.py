@@ -170,10 +170,11 @@ class ProcessSession:
                 self._owner.tasks.create_task(self._answer_about_responses(message))
 
     async def _answer_about_responses(self, question: ResponseQuestion) -> None:
-        """Answers a question about kept responses when the process has read most of the earlier replies. If
-        responses are not kept here, none is found."""
-        while self.link.unsent > ROOM_FOR_CHAIN and not self.is_over:  # noqa: ASYNC110 - a link has no event
-            await asyncio.sleep(ROOM_PAUSE_S)
+        """Answers a question about kept responses. A large reply waits until the process has read most of the
+        earlier ones. If responses are not kept here, none is found."""
+        if not isinstance(question, KeepResponse | RemoveResponse):  # these two stay in their order
+            while self.link.unsent > ROOM_FOR_CHAIN and not self.is_over:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(ROOM_PAUSE_S)
         memory = self._owner.responses or ResponseMemory(0)
         match question:
             case KeepResponse(call, kept, now):
