@@ -197,6 +197,20 @@ def test_a_lost_server_is_reported_and_used_again_later(postgresql_alone):
         assert noted(database) == "kept"
 
 
+def test_a_fetch_uses_one_connection_and_replaces_it_when_it_ends(database):
+    query = database.prepare_query(sa.select(sa.literal(1), sa.bindparam("text", type_=sa.Text)))
+    assert database.fetch(query, {"text": "a"}) == [(1, "a")]
+    (connection,) = database._idle
+    assert database.fetch(query, {"text": "b"}) == [(1, "b")]
+    assert database._idle == [connection]
+    connection.connection.driver_connection.close()
+    assert database.fetch(query, {"text": "c"}) == [(1, "c")]
+    missing = database.prepare_query(sa.select(sa.column("x", sa.Text)).select_from(sa.table("missing")))
+    with pytest.raises(StoreUnavailable):
+        database.fetch(missing, {})
+    assert database.fetch(query, {"text": "d"}) == [(1, "d")]
+
+
 @pytest.fixture(scope="module")
 def postgresql_alone():
     """A cluster that no other test uses."""

@@ -32,7 +32,7 @@ from antiphon.telemetry.logs import record
 RESPONSES, ITEMS, TOTALS = schema.responses, schema.response_items, schema.response_totals
 
 READERS = 2
-"""Threads that read. A read takes half a millisecond."""
+"""Threads that read. A read takes a tenth of a millisecond."""
 
 EVICTED = 100
 """Responses that are removed at once to make room."""
@@ -79,6 +79,7 @@ class SqlResponses:
         self._max_project_bytes = max_project_bytes
         self._writer = ThreadPoolExecutor(1, "antiphon-responses")
         self._readers = ThreadPoolExecutor(READERS, "antiphon-responses-read")
+        self._chain_query = database.prepare_query(CHAIN_QUERY)
         self._lock = Lock()
         """Guards the waiting responses."""
         self._waiting: list[WaitingResponse] = []
@@ -204,17 +205,16 @@ class SqlResponses:
         values = {"project": project, "id": id_, "max_bytes": max_bytes}
 
         def read() -> StoredChain:
-            with self._database.reading() as connection:
-                links = connection.execute(CHAIN_QUERY, values).all()
+            rows = self._database.fetch(self._chain_query, values)
             next_id: str | None = id_
             arrays: list[bytes] = []
-            for link in links:
-                if link.project != project or link.expires <= now:
+            for links, size, previous, owner, expires, asked, answered in rows:
+                if owner != project or expires <= now:
                     break
-                if link.bytes > max_bytes or link.links > MAX_LINKS:
+                if size > max_bytes or links > MAX_LINKS:
                     return StoredChain(is_too_long=True)
-                arrays += (link.output, link.input)
-                next_id = link.previous
+                arrays += (answered, asked)
+                next_id = previous
             return StoredChain(tuple(reversed(arrays))) if next_id is None else StoredChain(missing=next_id)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, read)
