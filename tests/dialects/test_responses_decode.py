@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.dialects.common.endpoints import LARGE_BODY
 from antiphon.dialects.responses.decode import OPTIONAL, BodyDecoders, build_conversation
+from antiphon.dialects.responses.dialect import declare_input_tokens
 from antiphon.dialects.responses.items import LoadedInput
-from antiphon.dialects.responses.state import load_input
 from antiphon.dialects.responses.tools import MOST_DEFINITIONS, CalledTool, CallForm, join_name
 from antiphon.dialects.responses.wire_types import (
     FunctionCallItem,
@@ -441,22 +441,22 @@ async def test_a_thread_reads_a_long_chain_of_a_small_request():
         async def load_chain(self, id_: str, actor: Any) -> tuple[bytes, ...]:
             return (json.dumps([said("user", "x" * int(id_)) | {"type": "message", "id": "msg_a"}]).encode(),)
 
-    class Offloading:
-        responses = Store()
-        works = 0
+    works: list[bool] = []
 
-        async def offload(self, work: Any) -> Any:
-            self.works += 1
-            return work()
+    async def offload(work: Any) -> Any:
+        works.append(True)
+        return work()
 
+    async def tokenize(call: Any, request: Any) -> Any:
+        assert call.prompt.messages[0].text.strip("x") == ""
+        return SimpleNamespace(ids=(1,))
+
+    services: Any = SimpleNamespace(responses=Store(), offload=offload, tokenize=tokenize)
+    handler: Any = declare_input_tokens(BodyDecoders()).handler
     for size, is_large in ((10, False), (LARGE_BODY, True)):
-        services: Any = Offloading()
-        request: Any = SimpleNamespace(actor=None, body=b"{}")
-        wire, _ = BodyDecoders().decode_responses(
-            json.dumps({"model": "m", "previous_response_id": str(size)}).encode()
-        )
-        loaded = await load_input(wire, request, services)
-        assert (services.works, loaded.is_large(request)) == (is_large, is_large)
+        body = json.dumps({"model": "m", "previous_response_id": str(size)}).encode()
+        await handler(SimpleNamespace(actor=None, body=body), services)
+        assert bool(works) == is_large
 
 
 def test_tools_that_openai_runs_are_named_and_left_out():

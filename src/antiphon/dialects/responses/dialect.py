@@ -29,15 +29,17 @@ from antiphon.dialects.responses import wire_types
 from antiphon.dialects.responses.decode import (
     OPTIONAL,
     BodyDecoders,
+    ResponsesCall,
     build_call,
     build_conversation,
 )
 from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamEncoder, encode_response
 from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX
-from antiphon.dialects.responses.state import act_at_end, load_input, save_response
+from antiphon.dialects.responses.items import LoadedInput
+from antiphon.dialects.responses.state import act_at_end, load_stored, read_input, save_response
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
-from antiphon.domain.request import Reasoning
+from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.stored_responses import list_item_ids
 from antiphon.domain.values import replace
 from antiphon.errors import AntiphonError, InvalidValue, RouteNotFound, UnsupportedParameter
@@ -103,12 +105,14 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
 
     async def answer(request: Request, services: Services) -> Answer:
         wire, report = await decode_body(decoders.decode_responses, request, services)
-        loaded = await load_input(wire, request, services)
+        stored = await load_stored(wire, request, services)
         unseal = SealReader("input", request, services).open
-        build = partial(
-            build_call, wire, report, loaded, unseal, strict=strict, stores=services.responses.is_on
-        )
-        call = await services.offload(build) if loaded.is_large(request) else build()
+
+        def build() -> tuple[LoadedInput, ResponsesCall]:
+            loaded, stores = read_input(wire, stored), services.responses.is_on
+            return loaded, build_call(wire, report, loaded, unseal, strict=strict, stores=stores)
+
+        loaded, call = await services.offload(build) if stored.is_large else build()
         services.count_unused(NAME, call.ignored)
         context = services.build_context(request, add_attribution(ORIGIN, call.attribution))
         meta = services.create_meta(call.request.model)
@@ -116,7 +120,7 @@ def declare_responses(decoders: BodyDecoders, strict: bool) -> Endpoint:
         builder = ResponseBuilder(meta, call, context.clock, seal, request.progress)
         generation = services.generate(call.request, context)
         if call.template.store:
-            save = partial(save_response, builder, loaded, request, services)
+            save = partial(save_response, builder, loaded, request, services, is_large=stored.is_large)
             generation = act_at_end(generation, save)
         build_headers = partial(build_report_headers, call, request, services)
         if call.stream:
@@ -157,10 +161,13 @@ def declare_input_tokens(decoders: BodyDecoders) -> Endpoint:
 async def count_input_tokens(decoders: BodyDecoders, request: Request, services: Services) -> Answer:
     """Counts the tokens of items with the model's own template and tokenizer."""
     wire, report = await decode_body(decoders.decode_input_tokens, request, services)
-    loaded = await load_input(wire, request, services)
+    stored = await load_stored(wire, request, services)
     unseal = SealReader("input", request, services).open
-    build = partial(build_conversation, wire, report, loaded, unseal)
-    conversation, _ = await services.offload(build) if loaded.is_large(request) else build()
+
+    def build() -> Conversation:
+        return build_conversation(wire, report, read_input(wire, stored), unseal)[0]
+
+    conversation = await services.offload(build) if stored.is_large else build()
     ignored = report.names
     try:
         prompt = await services.tokenize(TokenizeCall(wire.model, conversation), request)

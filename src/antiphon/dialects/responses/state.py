@@ -13,7 +13,7 @@ from msgspec import UNSET
 from antiphon.dialects.base import Request, ResponseMeta, Services
 from antiphon.dialects.common.endpoints import LARGE_BODY
 from antiphon.dialects.responses.encode import ResponseBuilder
-from antiphon.dialects.responses.items import LoadedInput
+from antiphon.dialects.responses.items import LoadedInput, StoredInput
 from antiphon.dialects.responses.wire_types import (
     AdditionalToolsItem,
     ConfigurationItem,
@@ -55,8 +55,8 @@ _decode_items = msgspec.json.Decoder(list[StoredItem]).decode
 _decode_item = msgspec.json.Decoder(StoredItem).decode
 
 
-async def load_input(wire: ResponsesPrompt, request: Request, services: Services) -> LoadedInput:
-    """Returns the items of a request, with those to which it refers. Raises a RequestError for a reference to
+async def load_stored(wire: ResponsesPrompt, request: Request, services: Services) -> StoredInput:
+    """Returns the stored items to which a request refers. Raises a RequestError for a reference to
     nothing."""
     arrays: Sequence[bytes] = ()
     if wire.previous_response_id is not None:
@@ -65,17 +65,19 @@ async def load_input(wire: ResponsesPrompt, request: Request, services: Services
     ids = [item.id or "" for item in items if isinstance(item, ItemReference)]
     found = await services.responses.load_items(ids, request.actor) if ids else {}
     stored_bytes = sum(map(len, arrays)) + sum(len(found[id_]) for id_ in ids)
+    return StoredInput(arrays, found, len(request.body) + stored_bytes > LARGE_BODY)
 
-    def build() -> LoadedInput:
-        earlier = tuple(item for array in arrays for item in _decode_items(array))
-        if isinstance(wire.input, str):
-            return LoadedInput(earlier, (MessageItem(role="user", content=wire.input),), stored_bytes)
-        own = tuple(
-            _decode_item(found[item.id or ""]) if isinstance(item, ItemReference) else item for item in items
-        )
-        return LoadedInput(earlier, own, stored_bytes)
 
-    return build() if stored_bytes <= LARGE_BODY else await services.offload(build)
+def read_input(wire: ResponsesPrompt, stored: StoredInput) -> LoadedInput:
+    """Returns the items of a request, with those to which it refers."""
+    earlier = tuple(item for array in stored.arrays for item in _decode_items(array))
+    if isinstance(wire.input, str):
+        return LoadedInput(earlier, (MessageItem(role="user", content=wire.input),))
+    own = tuple(
+        _decode_item(stored.items[item.id or ""]) if isinstance(item, ItemReference) else item
+        for item in wire.input or ()
+    )
+    return LoadedInput(earlier, own)
 
 
 def name_items(items: Sequence[StoredItem], meta: ResponseMeta) -> list[StoredItem]:
@@ -92,7 +94,7 @@ def name_items(items: Sequence[StoredItem], meta: ResponseMeta) -> list[StoredIt
 
 
 async def save_response(
-    builder: ResponseBuilder, loaded: LoadedInput, request: Request, services: Services
+    builder: ResponseBuilder, loaded: LoadedInput, request: Request, services: Services, *, is_large: bool
 ) -> None:
     """Stores a complete response. If that fails, the response says so."""
     response = builder.response
@@ -107,7 +109,7 @@ async def save_response(
             body=_encode(replace(response, output=UNSET)),
         )
 
-    stored = await services.offload(build) if loaded.is_large(request) else build()
+    stored = await services.offload(build) if is_large else build()
     if not await services.responses.save(stored, request.actor):
         builder.response = replace(response, store=False)
 
