@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,6 +122,17 @@ def test_a_text_has_its_events_in_their_order():
         "completed",
     ]
     assert [event["sequence_number"] for event in events] == list(range(9))
+
+
+def test_tools_and_instructions_are_encoded_once_for_all_events():
+    """Each event with the response would encode the megabytes of an agent's tools again."""
+    built = builder(instructions="Be kind.", text={"format": {"type": "json_object"}})
+    for value in (built.response.tools, built.response.instructions, built.response.text):
+        assert isinstance(value, msgspec.Raw)
+    (created, _) = built.start()
+    response = parse(encode_event(created))[0]["response"]
+    assert [tool["type"] for tool in response["tools"]] == [tool["type"] for tool in TOOLS]
+    assert (response["instructions"], response["text"]) == ("Be kind.", {"format": {"type": "json_object"}})
 
 
 def test_the_bytes_of_an_events_text_are_those_of_its_type():

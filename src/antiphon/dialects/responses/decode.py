@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.base import GenerationCall
@@ -74,6 +76,8 @@ from antiphon.domain.request import (
 from antiphon.domain.values import replace
 from antiphon.errors import MissingParameter, UnsupportedParameter
 from antiphon.wire.responses import LOGPROBS, SEALED
+
+T = TypeVar("T")
 
 EFFORT_FIELD, FORMAT_FIELD = "reasoning.effort", "text.format"
 
@@ -439,6 +443,12 @@ def _read_format(text: TextOptions | None, strict: bool) -> tuple[Constraint | N
     return constraint, read.relaxed
 
 
+def _encode_early(value: T) -> T:
+    """Encodes a value that each event with the response repeats, so that the events only copy it. Agents'
+    tools and instructions can have megabytes. The field keeps its type, which describes the answer."""
+    return msgspec.Raw(msgspec.json.encode(value))  # type: ignore[return-value]
+
+
 def _build_template(wire: ResponsesRequest, summary: str | None, stores: bool) -> ResponseAnswer:
     """Builds the fields of the answer that are known before it begins."""
     text = wire.text or TextOptions()
@@ -448,17 +458,19 @@ def _build_template(wire: ResponsesRequest, summary: str | None, stores: bool) -
         created_at=0,
         model=wire.model,
         previous_response_id=wire.previous_response_id,
-        instructions=wire.instructions,
-        tools=[
-            FunctionEcho(tool.name, tool.description, tool.parameters, tool.strict)
-            if isinstance(tool, FunctionTool)
-            else tool
-            for tool in wire.tools or ()
-        ],
+        instructions=_encode_early(wire.instructions),
+        tools=_encode_early(
+            [
+                FunctionEcho(tool.name, tool.description, tool.parameters, tool.strict)
+                if isinstance(tool, FunctionTool)
+                else tool
+                for tool in wire.tools or ()
+            ]
+        ),
         tool_choice=wire.tool_choice or "auto",
         truncation=wire.truncation or "disabled",
         parallel_tool_calls=wire.parallel_tool_calls is not False,
-        text=TextEcho(format=_echo_format(text), **verbosity),
+        text=_encode_early(TextEcho(format=_echo_format(text), **verbosity)),
         reasoning=ReasoningEcho(None if wire.reasoning is None else wire.reasoning.effort, summary),
         temperature=1.0 if wire.temperature is None else wire.temperature,
         top_p=1.0 if wire.top_p is None else wire.top_p,
