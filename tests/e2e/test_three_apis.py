@@ -1,6 +1,7 @@
 """The same conversation through chat completions, Responses and Messages is one prompt, one answer and one
-bill: the same text, usage and row of the ledger."""
+bill: the same text, usage and row of the ledger, buffered and streamed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,20 +115,45 @@ def test_a_conversation_is_the_same_by_each_api(tmp_path: Path) -> None:
         chat = post("/v1/chat/completions", CHAT, key)
         response = post("/v1/responses", RESPONSE, key)
         message = post("/v1/messages", MESSAGE, key)
-        rows = list_rows(client, admin, 4)[1:]
+        streamed = [
+            read_stream(client, path, body, key)
+            for path, body in (
+                ("/v1/chat/completions", CHAT),
+                ("/v1/responses", RESPONSE),
+                ("/v1/messages", MESSAGE),
+            )
+        ]
+        rows = list_rows(client, admin, 7)[1:]
     texts = [
         chat["choices"][0]["message"]["content"],
         "".join(part["text"] for part in response["output"][0]["content"]),
         "".join(block["text"] for block in message["content"]),
     ]
     assert texts[0] == texts[1] == texts[2] != ""
+    assert streamed == texts
     usage = read_chat_usage(chat["usage"])
     assert usage == read_response_usage(response["usage"]) == read_message_usage(message["usage"])
-    assert [row["operation"] for row in rows] == ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
+    operations = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
+    assert [row["operation"] for row in rows] == 2 * operations
     first, *others = [{name: value for name, value in row.items() if name not in OWN} for row in rows]
-    assert others == [first, first]
+    assert others == [first] * 5
     assert (first["prompt_tokens"], first["cached_tokens"], first["output_tokens"]) == usage
     assert first["status"] == "ok" and float(first["cost"]) > 0 and first["cached_tokens"] > 0
+
+
+def read_stream(client: httpx2.Client, path: str, body: Any, headers: dict[str, str]) -> str:
+    """The text of a streamed answer."""
+    answer = client.post(path, json=body | {"stream": True}, headers=headers)
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    text = ""
+    for event in map(json.loads, lines):
+        if "choices" in event:
+            text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        elif event["type"] == "response.output_text.delta":
+            text += event["delta"]
+        elif event["type"] == "content_block_delta":
+            text += event["delta"]["text"]
+    return text
 
 
 def read_chat_usage(usage: Any) -> tuple[int, int, int]:
