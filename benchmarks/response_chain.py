@@ -14,7 +14,6 @@ of the differences of the pairs.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -23,6 +22,8 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
+
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -183,6 +184,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL)
     if options.http:
-        asyncio.run(measure_first_tokens(options.rounds, options.links, options.bytes))
+        uvloop.run(measure_first_tokens(options.rounds, options.links, options.bytes))
     else:
-        asyncio.run(main(options.rounds, options.links, options.bytes, options.postgresql))
+        uvloop.run(main(options.rounds, options.links, options.bytes, options.postgresql))
