@@ -20,7 +20,7 @@ from antiphon.store import schema
 from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
 from antiphon.store.request_log import SqlRecords
-from antiphon.store.responses import SqlResponses
+from antiphon.store.responses import MOST_RECENT, READ_AT_ONCE, READERS, SqlResponses
 from antiphon.testing.scripted_engine import FakeClock
 from tests.support.kept_responses import NOW, keep, make_actor, make_response
 from tests.support.stores import open_new_store
@@ -295,6 +295,38 @@ async def test_a_write_that_ends_after_its_answer_is_taken_back(filed, file, is_
     assert read_total(file) == (make_response("b").size,) * 2
 
 
+async def test_a_recent_chain_needs_no_thread_and_is_gone_when_another_process_removes_it(filed, file):
+    go = threading.Event()
+    for name, previous in (("a", None), ("b", "a"), ("c", "b")):
+        await filed.add(keep(make_response(name, previous)), NOW)
+    large = make_response("large", "c", text="t" * (READ_AT_ONCE // 2))
+    await filed.add(keep(large), NOW)
+    for _ in range(READERS):
+        filed._readers.submit(go.wait, 60)
+    assert len((await filed.find_chain("one", "resp_c", NOW, ROOM)).arrays) == 6
+    assert len((await filed.find_chain("one", "resp_b", NOW, ROOM)).arrays) == 4
+    async with asyncio.TaskGroup() as group:
+        waiting = [
+            group.create_task(filed.find_chain("one", id_, NOW, 4 * ROOM)) for id_ in ("resp_x", "resp_large")
+        ]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting), "an unknown and a long chain are for a thread"
+        go.set()
+    assert [len(task.result().arrays) for task in waiting] == [0, 8]
+    with (
+        closing(Database(f"sqlite:///{file.file}")) as database,
+        closing(SqlResponses(database, ROOM)) as other,
+    ):
+        assert await other.remove("one", "resp_a")
+    assert (await filed.find_chain("one", "resp_c", NOW, ROOM)).missing == "resp_a"
+
+
+async def test_a_process_remembers_a_bounded_number_of_recent_responses(filed):
+    for number in range(MOST_RECENT + 10):
+        filed._note_use("one", f"resp_{number}", 0, ())
+    assert len(filed._recent) == MOST_RECENT and ("one", "resp_9") not in filed._recent
+
+
 async def test_a_database_that_does_not_answer_says_so(filed, file):
     await filed.add(keep(make_response("a")), NOW)
     with file.writing() as connection:
@@ -308,7 +340,7 @@ async def test_a_database_that_does_not_answer_says_so(filed, file):
 WRITER = """
 import asyncio, sys
 from antiphon.store.database import Database
-from antiphon.store.responses import SqlResponses
+from antiphon.store.responses import MOST_RECENT, READ_AT_ONCE, READERS, SqlResponses
 from tests.support.kept_responses import NOW, keep, make_response
 
 async def main():

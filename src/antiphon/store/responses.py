@@ -4,10 +4,15 @@ Each process has one thread that writes, and two that read. The thread writes al
 transaction, so many answers that end together wait for one write to the disk. Whoever changes responses of a
 project first locks the project's total, so that the total is exact and nobody waits for each other in a
 circle.
+
+A short chain that this process wrote or read lately is read from SQLite on the event loop. Its pages are in
+memory, so this takes less time than to wake a thread, which can take milliseconds on a busy machine. It is
+read each time: what any process of any server removes is gone at once, and no cache has to learn of it.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -38,6 +43,16 @@ EVICTED = 100
 """Responses that are removed at once to make room."""
 
 SECOND_MS = 1_000
+
+MOST_RECENT = 16_384
+"""The most responses of which a process remembers that it used them lately."""
+
+LINK_COST = 4_096
+"""The bytes of text that take as long to read as one link without text."""
+
+READ_AT_ONCE = 1 << 19
+"""The most bytes, with `LINK_COST` for each link, that are read on the event loop. They take half a
+millisecond."""
 
 
 def _build_chain_query() -> sa.Select[int, int, str | None, str, int, bytes, bytes]:
@@ -83,6 +98,8 @@ class SqlResponses:
         self._lock = Lock()
         """Guards the waiting responses."""
         self._waiting: list[WaitingResponse] = []
+        self._recent: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """By project and id: what it costs to read the chains that were used lately, the latest last."""
 
     def close(self) -> None:
         """Writes what waits, and ends the threads; blocks."""
@@ -107,7 +124,20 @@ class SqlResponses:
             raise
         if waiting.error is not None:
             raise waiting.error
+        if waiting.is_kept:
+            response, cost = kept.response, 0
+            if response.previous is not None:
+                cost = self._recent.get((kept.project, response.previous), READ_AT_ONCE)
+            self._note_use(kept.project, response.id, cost, (response.input, response.output))
         return bool(waiting.is_kept)
+
+    def _note_use(self, project: str, id_: str, earlier_cost: int, arrays: Sequence[bytes]) -> None:
+        """Notes that the pages of a chain are in memory. `earlier_cost`: of its links without `arrays`."""
+        cost = earlier_cost + sum(map(len, arrays)) + LINK_COST * len(arrays) // 2
+        self._recent.pop((project, id_), None)
+        self._recent[project, id_] = cost
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
 
     def _write_waiting(self) -> None:
         """Writes all responses that wait, in one transaction. A later call finds none of them."""
@@ -217,7 +247,14 @@ class SqlResponses:
                 next_id = previous
             return StoredChain(tuple(reversed(arrays))) if next_id is None else StoredChain(missing=next_id)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        cost = self._recent.get((project, id_), READ_AT_ONCE + 1)
+        if self._database.file is not None and cost <= READ_AT_ONCE:
+            chain = read()
+        else:
+            chain = await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        if chain.arrays:
+            self._note_use(project, id_, 0, chain.arrays)
+        return chain
 
     async def find_items(
         self, project: str, ids: Sequence[str], now: int, max_bytes: int
