@@ -9,8 +9,8 @@ chain of every length in every place, by turns, so that all meet the same load. 
 95 % intervals. A write waits for the disk. The bound of a read is one millisecond.
 
 `--http` measures the time to the first token of a streamed request to a server with keys, whose engine takes
-no time: with `previous_response_id`, and with the same items in the request, by turns. Printed is the median
-of the differences of the pairs.
+no time: with `previous_response_id`, and with the same items in the request, by turns. Printed are the
+medians of the differences of the pairs: of the time, which includes waits for a busy machine, and of the CPU.
 """
 
 import argparse
@@ -152,20 +152,25 @@ async def measure_first_tokens(rounds: int, lengths: list[int], size: int) -> No
                     shared | {"input": [*items, question]},
                 ]
                 requests = [request_bytes("/v1/responses", body, headers=headers) for body in bodies]
-                differences: list[float] = []
-                for _ in range(rounds):
-                    chained, whole = [await time_first_token(server, request) for request in requests]
-                    differences.append(chained - whole)
-                print(f"first token, {length:5} links: {describe(differences)} more than with all items")
+                differences: list[tuple[float, float]] = []
+                for number in range(rounds):
+                    # Each is first in turn: the first one pays for the end of the request before.
+                    order = requests if number % 2 else requests[::-1]
+                    costs = [await time_first_token(server, request) for request in order]
+                    chained, whole = costs if number % 2 else costs[::-1]
+                    differences.append((chained[0] - whole[0], chained[1] - whole[1]))
+                waits, cpu = zip(*differences, strict=True)
+                print(f"first token, {length:5} links: {describe(list(waits))} more than with all items")
+                print(f"{'':24}  {describe(list(cpu))} of CPU")
 
 
-async def time_first_token(server: Keyed, request: bytes) -> float:
-    """Returns the milliseconds from a request to its first token."""
+async def time_first_token(server: Keyed, request: bytes) -> tuple[float, float]:
+    """Returns the milliseconds from a request to its first token, and those of CPU of client and server."""
     async with server.line() as line:
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         await line.send(request)
         await line.until(b"response.output_text.delta")
-        return 1000 * (time.perf_counter() - begin)
+        return 1000 * (time.perf_counter() - begin), 1000 * (time.process_time() - begin_cpu)
 
 
 def describe(times: list[float]) -> str:
