@@ -60,8 +60,9 @@ class Place:
     home: Path
     work: Path
 
-    def run(self, command: Sequence[str | Path], **variables: str) -> str:
-        """What the agent prints. It sees no variable of this process, so it can use no proxy either."""
+    def run(self, command: Sequence[str | Path], fails: bool = False, **variables: str) -> str:
+        """What the agent prints. It sees no variable of this process, so it can use no proxy either. `fails`:
+        whether its task must fail."""
         env = {"PATH": os.defpath, "HOME": str(self.home), "LANG": "C.UTF-8"} | variables
         done = subprocess.run(
             command,
@@ -73,7 +74,7 @@ class Place:
             timeout=PATIENCE,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout
 
     def list_rows(self) -> list[dict[str, Any]]:
@@ -151,7 +152,9 @@ def test_claude_code_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
     with serve_agent(tmp_path, steps) as place:
         greeting.write_text("Good morning, world\n")
         options = ("--output-format", "json", "--allowedTools", "Bash,Read,Edit,ToolSearch")
-        printed = place.run([program, "-p", "Greet in the evening.", *options], **name_variables(place))
+        printed = place.run(
+            [program, "-p", "Greet in the evening.", *options], fails=False, **name_variables(place)
+        )
         result = json.loads(printed)
         assert (result["is_error"], result["result"]) == (False, "Done: it is evening.")
         assert greeting.read_text() == "Good evening, world\n"
@@ -235,17 +238,9 @@ def test_codex_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
         Step("Done: it is evening."),
     )
     with serve_agent(tmp_path, steps) as place:
-        greeting, catalog = place.work / "greeting.txt", place.home / "catalog.json"
+        greeting = place.work / "greeting.txt"
         greeting.write_text("Good morning, world\n")
-        catalog.write_text(json.dumps({"models": [CODEX_MODEL]}))
-        (place.home / "config.toml").write_text(CODEX_SETTINGS.format(url=place.url, catalog=catalog))
-        # The commands are those of the steps, in a folder of this test, so Codex needs no sandbox of its own.
-        options = ("--skip-git-repo-check", "--ephemeral", "--dangerously-bypass-approvals-and-sandbox")
-        printed = place.run(
-            [program, "exec", *options, "--json", "Greet in the evening."],
-            CODEX_HOME=str(place.home),
-            ANTIPHON_KEY=place.secret,
-        )
+        printed = run_codex(place, program)
         events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
         items = [event["item"] for event in events if event["type"] == "item.completed"]
         assert [item["text"] for item in items if item["type"] == "agent_message"][-1] == steps[-1].text
@@ -256,6 +251,33 @@ def test_codex_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
         assert "Good morning, world" in results[name_call(0, 0)]
         assert "No such file" in results[name_call(2, 1)]
         place.expect_rows("/v1/responses")
+
+
+def test_codex_does_not_run_a_call_that_the_limit_cut(tmp_path: Path) -> None:
+    """It runs a custom call as soon as the call has an end, and its text may look whole."""
+    program = find_program("@openai/codex-*/vendor/*/bin/codex")
+    steps = (Step(calls=[("apply_patch", {"input": PATCH})], cut=2),)
+    with serve_agent(tmp_path, steps) as place:
+        greeting = place.work / "greeting.txt"
+        greeting.write_text("Good morning, world\n")
+        printed = run_codex(place, program, fails=True)
+        assert "max_output_tokens" in printed
+        assert greeting.read_text() == "Good morning, world\n"
+
+
+def run_codex(place: Place, program: Path, fails: bool = False) -> str:
+    """What Codex prints."""
+    catalog = place.home / "catalog.json"
+    catalog.write_text(json.dumps({"models": [CODEX_MODEL]}))
+    (place.home / "config.toml").write_text(CODEX_SETTINGS.format(url=place.url, catalog=catalog))
+    # The commands are those of the steps, in a folder of this test, so Codex needs no sandbox of its own.
+    options = ("--skip-git-repo-check", "--ephemeral", "--dangerously-bypass-approvals-and-sandbox")
+    return place.run(
+        [program, "exec", *options, "--json", "Greet in the evening."],
+        fails=fails,
+        CODEX_HOME=str(place.home),
+        ANTIPHON_KEY=place.secret,
+    )
 
 
 def list_tools(body: Any) -> list[str]:

@@ -301,7 +301,9 @@ def test_a_cut_call_stays_with_what_it_has():
             ToolCallDelta(0, 0, '{"input": "ab'),
             Finished(0, FinishReason.LENGTH),
         )
-        response = check_events(stream(*cut))
+        events = stream(*cut)
+        response = check_events(events)
+        assert kinds(events)[-1] == "incomplete" and not any(kind.endswith("done") for kind in kinds(events))
         assert response == buffered(*cut)
         assert response["status"] == response["output"][0]["status"] == "incomplete"
         assert response["output"][0][field] == part

@@ -116,10 +116,14 @@ def _read_item(stream: _Events) -> Any:
             text += stream.read(f"{name}.delta")["delta"]
         if stream.peek() == "response.failed":
             return None
+        if stream.peek() == "response.incomplete":  # a call that was cut has no end, so that nobody runs it
+            return item | {"status": "incomplete", field: text}
         assert stream.read(f"{name}.done")[field] == text
         expected = {field: text}
     else:
         assert kind == "tool_search_call"
+        if stream.peek() == "response.incomplete":
+            return item | {"status": "incomplete"}
     if stream.peek() == "response.failed":
         return None
     done = stream.read("response.output_item.done")["item"]

@@ -16,11 +16,13 @@ PIECE = 7
 
 @dataclass(frozen=True)
 class Step:
-    """One answer: its reasoning, its text, and its calls by name and arguments."""
+    """One answer: its reasoning, its text, and its calls by name and arguments. `cut`: the characters of each
+    call's arguments that the limit of tokens cuts off."""
 
     text: str = ""
     calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
     reasoning: str = ""
+    cut: int = 0
 
 
 @dataclass
@@ -46,14 +48,15 @@ class ScriptedVendor:
             deltas.append(
                 {"tool_calls": [{"index": index, "id": name_call(turn, index), "function": function}]}
             )
+            text = json.dumps(arguments)
             deltas += [
                 {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-                for piece in split(json.dumps(arguments))
+                for piece in split(text[: len(text) - step.cut])
             ]
         chunks: list[Any] = [
             {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
         ]
-        reason = "tool_calls" if step.calls else "stop"
+        reason = "length" if step.cut else "tool_calls" if step.calls else "stop"
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         chunks.append({"choices": [], "usage": count_usage(turn)})
         assert body["stream"], "agents stream"

@@ -329,6 +329,11 @@ class _Call(_Item):
         yield ArgumentsDone(**self._place(), name=self._tool.name, arguments="".join(self._arguments))
         yield from super().close(status)
 
+    def cut(self) -> None:
+        """Adds the call to the response as far as it came. It has no events that end it: Codex runs a custom
+        call when it reads them, whatever its status is."""
+        self._builder.output.append(self._build("incomplete"))
+
     def _build(self, status: ItemStatus) -> OutputItem:
         return AnswerCall(
             id=self._id,
@@ -527,8 +532,9 @@ class ResponseBuilder:
             yield from self._open(message)
             yield from message.add("", False, ())
         is_cut = reason in INCOMPLETE_REASONS
-        if is_cut and isinstance(self._item, _Call) and self._item.is_whole():
-            is_cut = False
+        if is_cut and isinstance(self._item, _Call) and (is_cut := not self._item.is_whole()):
+            self._item.cut()
+            self._item = None
         yield from self._close("incomplete" if is_cut else "completed")
         if self._loose_blocks and not is_cut and (self.call.is_sealed or self.response.store):
             reasoning = _Reasoning(self)
