@@ -1,4 +1,5 @@
-"""Predictions of answers, over the wire: of a model that always uses them."""
+"""Predictions of answers, over the wire: of a model that always uses them. Also what log-probabilities tell
+of them, and of tokens that a schema forces."""
 
 import json
 from collections.abc import Iterator
@@ -91,6 +92,51 @@ def test_rejected_tokens_are_told_and_not_charged(client: openai.OpenAI) -> None
     chunks = list(stream)
     assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == text
     assert chunks[-1].usage == usage
+
+
+def read_origins(choices: list[Any]) -> list[tuple[str, str | None]]:
+    """The tokens of an answer with their origins."""
+    entries = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content]
+    return [(entry.token, (entry.model_extra or {}).get("origin")) for entry in entries]
+
+
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"harbour": {"enum": ["open", "closed"]}},
+    "required": ["harbour"],
+    "additionalProperties": False,
+}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "state", "schema": SCHEMA}}
+
+
+def test_log_probabilities_tell_which_tokens_were_drafted_or_forced(client: openai.OpenAI) -> None:
+    """Streamed as buffered. Without log-probabilities the answer is the same."""
+    text = chat(client).choices[0].message.content
+    for more, origin in (
+        ({"prediction": predict(text)}, "drafted"),
+        ({"response_format": FORMAT, "extra_body": {}}, "forced"),
+    ):
+        answer = chat(client, logprobs=True, **more)
+        origins = read_origins(answer.choices)
+        assert len(origins) == answer.usage.completion_tokens
+        assert {each for _, each in origins} == {origin, None}
+        chunks = chat(client, logprobs=True, stream=True, **more)
+        assert read_origins([choice for chunk in chunks for choice in chunk.choices]) == origins
+        assert chat(client, **more).choices[0].message.content == answer.choices[0].message.content
+        marked = "".join(token for token, each in origins if each)
+        if origin == "drafted":
+            details = answer.usage.completion_tokens_details
+            assert len([each for _, each in origins if each]) >= details.accepted_prediction_tokens > 0
+        else:
+            assert '"harbour"' in marked.replace(" ", "")
+
+
+def test_without_drafts_or_a_schema_no_token_has_an_origin(server: Server) -> None:
+    """Nothing is added to an entry, so a client that knows only OpenAI's fields reads it."""
+    with server.client() as plain:
+        asked = {"model": "cantor", "messages": TALK, "max_tokens": 1, "logprobs": True}
+        (entry,) = plain.post("/v1/chat/completions", json=asked).json()["choices"][0]["logprobs"]["content"]
+    assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
 
 
 def test_a_setting_charges_rejected_tokens(client: openai.OpenAI) -> None:

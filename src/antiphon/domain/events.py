@@ -26,6 +26,15 @@ NO_ID = -1
 """The placeholder for an unknown token id."""
 
 
+class TokenOrigin(StrEnum):
+    """Where a token comes from, if it is not simply drawn."""
+
+    FORCED = "forced"
+    """The constraint allowed no other token."""
+    DRAFTED = "drafted"
+    """The token was computed ahead, from a prediction or from earlier text, and the draw confirmed it."""
+
+
 class TokenScore(Struct, frozen=True):
     """One token of a text with its log-probability in the model's raw distribution: before bias, penalties,
     temperature and cuts."""
@@ -45,6 +54,8 @@ class TokenScore(Struct, frozen=True):
     rank: int | None = None
     """The token's rank by probability: 1 for the likeliest. None if the caller does not request ranks, and
     for a prompt's first token."""
+    origin: TokenOrigin | None = None
+    """None for a token that was drawn, for a prompt's token, and if the engine does not tell."""
 
 
 Scores = Sequence[TokenScore]

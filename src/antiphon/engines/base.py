@@ -40,7 +40,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context, EngineReport
-from antiphon.domain.events import EventGroup, Usage
+from antiphon.domain.events import EventGroup, TokenOrigin, Usage
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.media import Medium, MediumShape
 from antiphon.domain.messages import MediaKind
@@ -468,6 +468,8 @@ class Steps(Struct, frozen=True):
     prediction."""
     mispredicted: int = 0
     """The number of tokens of the prediction that were computed ahead and are not in the sequence."""
+    origins: tuple[TokenOrigin | None, ...] = ()
+    """The origin of each token if log-probabilities are requested; empty if all tokens were drawn."""
 
 
 class StopCause(StrEnum):

@@ -234,7 +234,10 @@ class ScoredDecoder(ChoiceDecoder):
         if self._scoring.selected:
             row = ((token, steps.logprobs[index]), *(pair for pair in row if pair[0] != token))
         alternatives = tuple((other, self._spelt[other], value) for other, value in row)
-        return TokenScore(token, self._spelt[token], steps.logprobs[index], alternatives, offset)
+        origin = steps.origins[index] if steps.origins else None
+        return TokenScore(
+            token, self._spelt[token], steps.logprobs[index], alternatives, offset, origin=origin
+        )
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta with the scores and ids of all tokens whose text is now shown."""

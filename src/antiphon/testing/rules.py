@@ -192,6 +192,11 @@ class TokenProbe(Struct):
                         require(started and not steps, "PromptScores come before the first Steps")
                         scores.append(event)
                     case Steps():
+                        allowed = (0, len(event.tokens)) if request.logprobs is not None else (0,)
+                        require(
+                            len(event.origins) in allowed,
+                            "with logprobs each token has an origin, or none has",
+                        )
                         steps.append(event)
                     case SequenceFinished():
                         finished = event

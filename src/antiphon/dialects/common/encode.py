@@ -401,7 +401,13 @@ def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
     ]
     value = UNLIKELY if score.logprob is None else max(score.logprob, UNLIKELY)
     token = spell(score.token, score.piece)
-    return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=alternatives)
+    return TokenLogprob(
+        token=token,
+        logprob=value,
+        bytes=list(score.piece),
+        top_logprobs=alternatives,
+        origin=UNSET if score.origin is None else score.origin.value,
+    )
 
 
 def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:

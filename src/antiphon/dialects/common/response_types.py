@@ -61,6 +61,10 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
 
     top_logprobs: list[TopLogprob]
     """The number of tokens that the caller asked for, best first."""
+    origin: Literal["forced", "drafted"] | UnsetType = UNSET
+    """`forced`: the schema or grammar left no other token. `drafted`: the token was computed ahead, from a
+    prediction or from earlier text, and the draw confirmed it. Absent for all other tokens, and if the engine
+    does not tell."""
 
 
 class ChatLogprobs(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from antiphon.domain.events import TokenOrigin
 from antiphon.domain.models import GAP_BOUNDS, AdapterLoad, Load, Timer
 from antiphon.domain.values import Struct, field
 from antiphon.engines.base import (
@@ -119,6 +120,10 @@ class LoadCounters(Struct):
             AdapterLoad(adapter, running[adapter], queued[adapter], self.tokens_by_adapter[adapter])
             for adapter in adapter_names
         ]
+
+
+FORCED = (TokenOrigin.FORCED,)
+"""The origins of a step whose only token was forced."""
 
 
 MIN_MEASURED_ROWS = 16
@@ -484,8 +489,13 @@ class DecodeLoop:
                 self._counters.first_token.add(now - stream.start_time)
             stream.last_token_at = now
             cause = sequence.accept(result.token, self._end_ids)
-            scores = () if result.logprob is None else ((result.logprob,), (result.alternatives,))
-            self._outbox.append((stream, Steps((result.token,), *scores)))
+            if result.logprob is None:
+                step = Steps((result.token,))
+            else:
+                state = sequence.sampling_state
+                origins = FORCED if state is not None and state.is_forced else ()
+                step = Steps((result.token,), (result.logprob,), (result.alternatives,), origins=origins)
+            self._outbox.append((stream, step))
             if cause is not None:
                 self._finish_sequence(sequence, cause)
             elif sequence.guide is not None:
@@ -566,6 +576,9 @@ class DecodeLoop:
                     tuple(result.alternatives for result in drawn) if has_logprobs else (),
                     right_count if is_prediction else 0,
                     len(draft.drafts) - right_count if is_prediction else 0,
+                    (*(TokenOrigin.DRAFTED,) * right_count, *(None,) * (count - right_count))
+                    if has_logprobs and right_count
+                    else (),
                 ),
             )
         if isinstance(end, AntiphonError):
