@@ -214,6 +214,8 @@ test("tokens tell how sure the model was", () => {
   const parts = [[0xf0, 0x9f], [0xa6, 0x9c], [33]].map((bytes) => ({ text: "?", bytes, logprob: 0, top: [] }));
   assert.equal(tokens.joinBefore(parts, 2), "🦜");
   assert.equal(tokens.joinBefore([{ text: "x", bytes: null, logprob: 0, top: [] }, ...parts], 1), "x");
+  const origins = ["forced", "drafted", "toString", undefined].map((origin) => ({ token: "a", logprob: 0, top_logprobs: [], origin }));
+  assert.deepEqual(tokens.readTokens({ content: origins }).map(({ origin }) => origin), ["forced", "drafted", undefined, undefined]);
 });
 
 test("the time of a request is laid out without gaps or overflow", () => {

@@ -85,8 +85,9 @@ async def test_only_the_console_s_own_files_are_served(served, path):
     assert answer.status == 404 and "/console/" in answer.json()["error"]["message"]
 
 
-async def test_the_first_page_is_small(served):
-    """With all that it imports, as a browser gets it."""
+async def test_the_first_page_is_small_and_loads_all_at_once(served):
+    """With all that it imports, as a browser gets it. A module that the page does not name would be loaded
+    after the one that imports it."""
     loaded, waiting, size = set(), ["", "style.css", "icon.svg", "app/main.js", "app/pages/chat.js"], 0
     while waiting:
         name = waiting.pop()
@@ -102,6 +103,11 @@ async def test_the_first_page_is_small(served):
         waiting += [(folder / path).resolve().relative_to(CONSOLE.resolve()).as_posix() for path in imported]
     assert "vendor/lit.js" in loaded and "vendor/highlight.js" not in loaded
     assert size < GZIPPED_FIRST_PAGE
+    page = (CONSOLE / "index.html").read_text()
+    named = re.findall(
+        r'<link rel="modulepreload" href="([^"]+)">|<script type="module" src="([^"]+)">', page
+    )
+    assert {one or other for one, other in named} == {name for name in loaded if name.endswith(".js")}
 
 
 async def test_a_browser_is_led_to_the_console_and_a_program_is_not(served):

@@ -188,6 +188,22 @@ async def test_a_token_is_inspected_and_the_answer_goes_another_way(browser: Bro
     assert second.startswith(other.strip("·")) and second != first
 
 
+async def test_forced_tokens_are_marked(browser: Browser, server: Server) -> None:
+    """With a legend, and in words for who sees no colours."""
+    await open_page(browser, server.url)
+    await click(browser, ".settings .check input")
+    shape = {"type": "object", "properties": {"harbour": {"enum": [1, 2]}}, "required": ["harbour"]}
+    await type_into(browser, "textarea[name=schema]", json.dumps(shape))
+    await say(browser, "A number")
+    assert "forced" in await read(browser, ".legend")
+    assert await browser.run(
+        "document.querySelector('.tokens .token.forced').title.includes('no other token')"
+    )
+    assert await browser.run("document.querySelectorAll('.tokens .token:not(.forced)').length") > 0
+    await click(browser, ".tokens .token.forced")
+    assert "no other token" in await read(browser, ".alternatives")
+
+
 async def test_a_link_repeats_a_request(browser: Browser, server: Server) -> None:
     await open_page(browser, server.url)
     await type_into(browser, "[name=temperature]", "1.5")
@@ -288,10 +304,10 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
             "references": {"chunks": [{"title": HOSTILE, "text": HOSTILE, "chunk_id": "1"}]},
         },
     }
-    deep = {"id": "d", "parent": "a", "role": "assistant", "text": ">" * 20_000 + "deep"}
-    nodes = {"u": {"id": "u", "parent": None, "role": "user", "text": HOSTILE}, "a": hostile, "d": deep}
+    deep = {"id": "d", "parent": None, "role": "assistant", "text": ">" * 20_000 + "deep"}
+    nodes = {"d": deep, "u": {"id": "u", "parent": "d", "role": "user", "text": HOSTILE}, "a": hostile}
     file = tmp_path / "hostile.json"
-    tree = {"nodes": nodes, "leaf": "d"}
+    tree = {"nodes": nodes, "leaf": "a"}
     file.write_text(
         json.dumps(
             {
@@ -310,9 +326,7 @@ async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Serv
     made = "img, script, iframe, svg a, [onclick], [onerror], a[href^=javascript]"
     assert await browser.run(f"document.querySelectorAll('.messages :is({made})').length") == 0
     assert HOSTILE in await browser.run("document.querySelector('.message.user').textContent")
-    assert await browser.run(
-        "[...document.querySelectorAll('.markdown')].at(-1).textContent.endsWith('deep')"
-    )
+    await browser.wait_for("document.querySelector('.markdown').textContent.endsWith('deep')")
     assert (
         await browser.run(
             "document.querySelector('.markdown a[href=\"https://evil.example/x.png\"]').textContent"
@@ -372,6 +386,160 @@ async def test_an_answer_lands_in_its_own_conversation(
             assert [body["messages"][-1]["content"] for body in model.bodies] == ["first", "second"]
         finally:
             model.go.set()
+
+
+GROW = """(async (text, step) => {
+  const [{ showMarkdown }, { marked }] = await Promise.all(
+    ["app/lib/markdown.js", "vendor/markdown.js"].map((path) => import(new URL(path, document.baseURI))));
+  const { lex } = marked.Lexer.prototype;
+  const counts = { parsed: 0, added: 0, steps: 0, unlike: [] };
+  const [grown, fresh] = [document.createElement("div"), document.createElement("div")];
+  const watcher = new MutationObserver(() => {});
+  watcher.observe(grown, { childList: true, subtree: true });
+  for (let end = step; end < text.length + step; end += step) {
+    const shown = text.slice(0, end);
+    marked.Lexer.prototype.lex = function (part) {
+      counts.parsed += part.length;
+      return lex.call(this, part);
+    };
+    showMarkdown(grown, shown, end < text.length);
+    marked.Lexer.prototype.lex = lex;
+    counts.steps += 1;
+    for (const { addedNodes } of watcher.takeRecords()) counts.added += addedNodes.length;
+    if (step > 1) continue;
+    showMarkdown(fresh.appendChild(document.createElement("div")), shown, end < text.length);
+    if (grown.innerHTML !== fresh.lastChild.innerHTML) counts.unlike.push(end);
+  }
+  return counts;
+})"""
+"""Shows a text as it grows, and counts what is parsed and made."""
+
+GROWING = """A line
+of *text* with [a link](https://h/ 'x') and `code`
+===
+- one
+
+- two
+  1. deep
+
+1. first
+
+2. second
+> quoted
+
+> again
+```js
+let x = 1;
+
+```
+| a | b |
+|---|---|
+| 1 | 2 |
+
+<!-- hidden
+
+-->
+    indented
+
+---
+last ``` one
+``` & done"""
+"""Blocks whose meaning depends on what follows."""
+
+GROW_TOKENS = """(async (count) => {
+  const view = document.body.appendChild(document.createElement("token-view"));
+  let reads = 0, most = 0;
+  const watcher = new MutationObserver((records) => {
+    most = Math.max(most, records.reduce((sum, { addedNodes }) => sum + addedNodes.length, 0));
+  });
+  watcher.observe(view, { childList: true, subtree: true });
+  const make = (index) => ({
+    get text() { reads += 1; return index % 20 ? "word " : "\\n"; }, bytes: null, logprob: -1, top: [],
+  });
+  const tokens = [];
+  const shown = () => view.querySelectorAll(".tokens .token").length;
+  const waitFor = async (number) => {
+    while (shown() < number) await new Promise((done) => requestAnimationFrame(done));
+  };
+  for (let end = 8; end <= count; end += 8) {
+    while (tokens.length < end) tokens.push(make(tokens.length));
+    Object.assign(view, { tokens: [...tokens], version: end });
+    await view.updateComplete;
+  }
+  await waitFor(count);
+  const grown = { reads, most };
+  [reads, most] = [0, 0];
+  Object.assign(view, { tokens: tokens.map((_, index) => make(index)), version: 0 });
+  await view.updateComplete;
+  await waitFor(count);
+  view.remove();
+  return [grown, { reads, most }];
+})"""
+"""Shows tokens as they come, then as many others at once. Counts how often a token is read, and the nodes of
+the largest task."""
+
+OPEN_LONG = """(async (count) => {
+  const page = document.querySelector("chat-page");
+  let most = 0;
+  const watcher = new MutationObserver((records) => {
+    const added = records.flatMap(({ addedNodes }) => [...addedNodes]);
+    most = Math.max(most, added.filter(({ tagName }) => tagName === "MESSAGE-VIEW").length);
+  });
+  watcher.observe(page, { childList: true, subtree: true });
+  const nodes = {};
+  for (let index = 0; index < count; index += 1) {
+    const parent = index ? `${index - 1}` : null;
+    nodes[index] = { id: `${index}`, parent, role: "assistant", text: "line\\n\\n".repeat(index % 30) };
+  }
+  page.current = { ...page.current, id: "long", tree: { nodes, leaf: `${count - 1}` } };
+  while (page.querySelectorAll("message-view").length < count) {
+    await new Promise((done) => requestAnimationFrame(done));
+  }
+  watcher.disconnect();
+  return most;
+})"""
+
+
+async def test_a_long_answer_costs_what_is_new(browser: Browser, server: Server) -> None:
+    """Finished blocks are not parsed again, tokens are made once, and no task makes thousands of nodes."""
+    await open_page(browser, server.url)
+    await browser.wait_for("document.querySelector('.settings option')")
+    assert (await browser.run(f"{GROW}({json.dumps(GROWING)}, 1)"))["unlike"] == []
+    part = "A line of *text*, and more of it.\n\n- one\n- two\n\n```\ncode\n```\n\n"
+    counts = await browser.run(f"{GROW}({json.dumps(part * 200)}, 5)")
+    assert counts["parsed"] < counts["steps"] * len(part) * 3
+    assert counts["added"] < counts["steps"] * 12
+    for found in await browser.run(f"{GROW_TOKENS}(4000)"):
+        assert found["reads"] < 4000 * 4 and found["most"] < 1000, found
+    assert await browser.run(f"{OPEN_LONG}(300)") <= 60
+    end = "(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < 2)"
+    await browser.wait_for("[...document.querySelectorAll('message-view')].at(-1).querySelector('.markdown')")
+    await browser.wait_for(f"{end}(document.querySelector('.messages'))")
+
+
+OLD_DATABASE = """(async () => {
+  await new Promise((done) => { indexedDB.deleteDatabase("antiphon").onsuccess = done; });
+  const request = indexedDB.open("antiphon", 1);
+  request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
+  await new Promise((done) => { request.onsuccess = done; });
+  const node = { id: "m", parent: null, role: "user", text: "an old word" };
+  const tree = { nodes: { m: node }, leaf: "m" };
+  const kept = { id: "c", title: "kept before", updated: 1, tree, settings: {} };
+  const writing = request.result.transaction("conversations", "readwrite");
+  writing.objectStore("conversations").put(kept);
+  await new Promise((done) => { writing.oncomplete = done; });
+  request.result.close();
+})()"""
+
+
+async def test_conversations_of_an_older_console_are_still_there(browser: Browser, server: Server) -> None:
+    await browser.open("about:blank")
+    await browser.open(f"{server.url}/console/icon.svg")
+    await browser.run(OLD_DATABASE)
+    await open_page(browser, server.url)
+    assert await read(browser, ".conversations .title") == "kept before"
+    await click(browser, ".conversations .title")
+    await browser.wait_for("document.querySelector('.message.user')?.innerText.includes('an old word')")
 
 
 async def test_a_link_of_somebody_else_sends_nothing_and_breaks_nothing(

@@ -1,14 +1,25 @@
 /**
  * The tokens of an answer, with what else the model could have said.
  *
- * @typedef {{text: string, bytes: number[] | null, logprob: number, top: {text: string, logprob: number}[]}} Token
+ * @typedef {{text: string, bytes: number[] | null, logprob: number, top: {text: string, logprob: number}[],
+ *   origin?: "forced" | "drafted"}} Token
  */
+
+/** Where a token comes from, if the model did not simply draw it. */
+export const ORIGINS = {
+  forced: "forced: the schema or grammar left no other token",
+  drafted: "drafted: computed ahead, and confirmed by the draw",
+};
+
+/** Keeps an origin that is known. @param {any} origin @returns {Pick<Token, "origin">} */
+export const readOrigin = (origin) => (Object.hasOwn(ORIGINS, String(origin)) ? { origin } : {});
 
 /** Reads OpenAI's log-probabilities. @param {any} logprobs @returns {Token[]} */
 export const readTokens = (logprobs) =>
   (logprobs?.content ?? []).map((/** @type {any} */ token) => ({
     text: token.token, bytes: token.bytes ?? null, logprob: token.logprob,
     top: token.top_logprobs.map((/** @type {any} */ other) => ({ text: other.token, logprob: other.logprob })),
+    ...readOrigin(token.origin),
   }));
 
 /** Reads the log-probabilities of a text completion; the first token of an echoed prompt has none. @param {any} logprobs @returns {Token[]} */

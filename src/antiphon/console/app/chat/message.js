@@ -1,26 +1,49 @@
 import { html, nothing } from "../../vendor/lit.js";
-import { formatCount, formatDuration, formatShort } from "../lib/format.js";
-import { highlightCode, showMarkdown } from "../lib/markdown.js";
+import { formatCount, formatDuration, formatShort, formatTokens } from "../lib/format.js";
+import { showMarkdown } from "../lib/markdown.js";
 import { View, copyText, icon } from "../lib/view.js";
 import "./token_view.js";
 
-/** Shows one message when it is near the screen: a conversation can have hundreds. */
+/** The longest that messages are made in one task, in milliseconds. */
+const SLICE_MS = 10;
+
+/** Messages that came near the screen and are not whole yet. @type {MessageView[]} */
+let coming = [];
+
+/** Makes a message whole when it is near the screen: a conversation can have hundreds. */
 const watcher = new IntersectionObserver(
   (entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) {
-        watcher.unobserve(target);
-        /** @type {any} */ (target).isNear = true;
-      }
-    }
+    const near = entries.filter(({ isIntersecting }) => isIntersecting);
+    for (const { target } of near) watcher.unobserve(target);
+    near.sort((one, other) => measureDistance(one) - measureDistance(other));
+    const isBusy = coming.length > 0;
+    coming.push(...near.map(({ target }) => /** @type {any} */ (target)));
+    if (!isBusy) makeWhole();
   },
   /** @type {any} */ ({ rootMargin: "1500px", scrollMargin: "1500px" }),
 );
 
+/** @param {IntersectionObserverEntry} entry @returns {number} how far it is from the middle of the screen */
+const measureDistance = ({ boundingClientRect: { top, bottom } }) => Math.abs(top + bottom - innerHeight);
+
+/** Makes messages whole, a few in each task: all at once would hold up the page. */
+async function makeWhole() {
+  while (coming.length) {
+    const end = performance.now() + SLICE_MS;
+    let done = 0;
+    for (; done < coming.length && performance.now() < end; done += 1) {
+      coming[done].isNear = true;
+      await coming[done].updateComplete; // in the same task
+    }
+    await new Promise((resume) => setTimeout(resume));
+    coming = coming.slice(done);
+  }
+}
+
 /** One message of a conversation. It says what the user wants by events: `act` with {action, node, ...}. */
 class MessageView extends View {
   static properties = {
-    node: { attribute: false }, 
+    node: { attribute: false },
     // Lists are compared by their content: a conversation of hundreds of messages is shown anew for each word of an answer.
     place: { attribute: false, hasChanged: (/** @type {any} */ one, /** @type {any} */ other) => String(one?.ids) !== String(other?.ids) || one.index !== other.index },
     isRunning: { type: Boolean }, showsTokens: { type: Boolean },
@@ -84,10 +107,7 @@ class MessageView extends View {
 
   updated() {
     const place = this.querySelector(".markdown");
-    if (!place) return;
-    showMarkdown(place, this.node.text);
-    // Without colours the code is as readable; the library is loaded from a server that can be away.
-    if (!this.isRunning) highlightCode(place).catch(() => {});
+    if (place) showMarkdown(place, this.node.text, this.isRunning);
   }
 
   renderBranches() {
@@ -141,7 +161,7 @@ class MessageView extends View {
     const { facts } = node;
     const parts = [];
     if (facts?.outputTokens !== undefined) {
-      parts.push(`${formatCount(facts.promptTokens)} + ${formatCount(facts.outputTokens)} tokens`);
+      parts.push(formatTokens(facts.promptTokens ?? 0, facts.outputTokens));
       if (facts.cachedTokens) parts.push(`${formatCount(facts.cachedTokens)} cached`);
       const seconds = ((facts.totalMs ?? 0) - (facts.firstMs ?? 0)) / 1000;
       if (facts.outputTokens > 1 && seconds > 0.1) parts.push(`${formatShort((facts.outputTokens - 1) / seconds)} tokens/s`);
@@ -149,19 +169,21 @@ class MessageView extends View {
     if (facts?.firstMs !== undefined) parts.push(`first after ${formatDuration(facts.firstMs)}`);
     if (facts?.finish && facts.finish !== "stop") parts.push(facts.finish === "length" ? "cut by the length limit" : facts.finish);
     if (facts?.ignored) parts.push(`ignored: ${facts.ignored}`);
-    const button = (/** @type {string} */ label, /** @type {any} */ sign, /** @type {() => void} */ run) =>
-      html`<button class="quiet" title=${label} aria-label=${label} @click=${run}>${sign}</button>`;
+    const button = (/** @type {string} */ label, /** @type {any} */ sign, /** @type {() => void} */ run, /** @type {any} */ shown = nothing) =>
+      html`<button class="quiet" title=${label} aria-label=${label} @click=${run}>${sign} ${shown}</button>`;
+    const more = !facts?.body ? [] : [
+      button("This request as a program", icon("code"), () => this.act("code"), "This request as a program"),
+      button("The prompt that the model saw", icon("file-text"), () => this.act("prompt"), "The prompt that the model saw"),
+      button("Copy a link that repeats this", icon("link"), () => this.act("link"), "Copy a link that repeats this"),
+    ];
     return html`<footer><span class="actions">
       ${button("Copy", icon("copy"), async () => { this.copied = (await copyText(node.text)) ? "Copied" : "This browser cannot copy here."; })}${this.copied ? html`<small role="status">${this.copied}</small>` : nothing}
       ${node.role === "tool" ? nothing : button("Edit", icon("pencil"), () => { this.edited = node.text; })}
       ${node.role === "assistant" ? button("Answer again", icon("refresh-cw"), () => this.act("again")) : nothing}
-      ${node.tokens?.length ? button(this.showsTokens ? "Show the text" : "Show the tokens", icon("scan-text"), () => this.act("tokens")) : nothing}
-      ${facts?.body ? button("This request as a program", icon("code"), () => this.act("code")) : nothing}
-      ${facts?.body ? button("The prompt that the model saw", icon("file-text"), () => this.act("prompt")) : nothing}
-      ${facts?.body ? button("Copy a link that repeats this", icon("link"), () => this.act("link")) : nothing}
-      ${facts?.requestId ? html`<a class="button quiet" title="What the server knows of this request" aria-label="What the server knows of this request"
-        href="#/requests/${facts.requestId}">${icon("list-tree")}</a>` : nothing}
       ${button("Remove", icon("trash-2"), () => this.act("remove"))}
+      ${node.tokens?.length ? button(this.showsTokens ? "Show the text" : "Show the tokens", icon("scan-text"), () => this.act("tokens"), this.showsTokens ? "Text" : "Tokens") : nothing}
+      ${more.length || facts?.requestId ? html`<details><summary class="quiet">More</summary>${more}
+        ${facts?.requestId ? html`<a class="button quiet" aria-label="What the server knows of this request" href="#/requests/${facts.requestId}">${icon("list-tree")} What the server knows of this request</a>` : nothing}</details>` : nothing}
       </span><small class="muted">${parts.join(" · ")}</small></footer>`;
   }
 }

@@ -84,7 +84,7 @@ class SettingsPanel extends View {
       this.change({ values });
     };
     const start = this.profile?.sampling?.[name];
-    const hint = start === null || start === undefined ? describeRange(parameter) : `${describeRange(parameter)}; ${start} here`;
+    const hint = start === null || start === undefined ? describeRange(parameter) : `${describeRange(parameter)}; this model has ${start}`;
     const problem = findProblem(parameter, typed);
     const options = choices ?? (kind === "boolean" ? ["true", "false"] : null);
     const field = options

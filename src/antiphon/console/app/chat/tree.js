@@ -1,3 +1,5 @@
+import { readOrigin } from "../tokens.js";
+
 /**
  * A conversation is a tree: an edited or regenerated message is a sibling of the old one. The leaf says which branch is
  * shown. Functions return new values, so a view can compare them.
@@ -183,6 +185,7 @@ function readMessage(value) {
 const readToken = (token) => ({
   text: String(token?.text), bytes: Array.isArray(token?.bytes) ? token.bytes : null, logprob: typeof token?.logprob === "number" ? token.logprob : NaN,
   top: /** @type {any[]} */ (pickAll(token?.top, { text: "string", logprob: "number" })),
+  ...readOrigin(token?.origin),
 });
 
 /** Keeps those fields of a value that have the type they should have. @param {any} value @param {Record<string, string>} types */

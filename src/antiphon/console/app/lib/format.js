@@ -13,6 +13,9 @@ export const formatCount = (value) => (value === null || value === undefined ? "
 /** @param {number} value */
 export const formatShort = (value) => SHORT.format(value);
 
+/** @param {number} prompt @param {number} output tokens */
+export const formatTokens = (prompt, output) => `${WHOLE.format(prompt)} tokens in, ${WHOLE.format(output)} out`;
+
 /** @param {number} value a share of 1 */
 export const formatShare = (value) => PERCENT.format(value);
 

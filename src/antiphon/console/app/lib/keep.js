@@ -5,10 +5,19 @@ let opened = null;
 
 function open() {
   opened ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open("antiphon", 1);
-    request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
-    request.onsuccess = () => resolve(request.result);
+    const request = indexedDB.open("antiphon", 2);
+    request.onupgradeneeded = () => {
+      const { result, transaction } = request;
+      const store = result.objectStoreNames.contains("conversations") ? transaction?.objectStore("conversations")
+        : result.createObjectStore("conversations", { keyPath: "id" });
+      store?.createIndex("titles", ["updated", "title"]);
+    };
+    request.onsuccess = () => {
+      request.result.onversionchange = () => request.result.close(); // a tab with a newer console needs this
+      resolve(request.result);
+    };
     request.onerror = () => reject(request.error);
+    request.onblocked = () => reject(new Error("Another tab has an older console open: close it, and reload."));
   });
   return opened;
 }
@@ -30,10 +39,27 @@ async function run(mode, act) {
  * @typedef {{id: string, title: string, updated: number, tree: import("../chat/tree.js").Tree, settings: any}} Conversation
  */
 
-/** @returns {Promise<Pick<Conversation, "id" | "title" | "updated">[]>} without their messages, the newest first */
-export const listConversations = async () =>
-  (await run("readonly", (store) => store.getAll()))
-    .map(({ id, title, updated }) => ({ id, title, updated })).sort((one, other) => other.updated - one.updated);
+/**
+ * Lists conversations by an index, without their messages: these can be megabytes.
+ *
+ * @returns {Promise<Pick<Conversation, "id" | "title" | "updated">[]>} the newest first
+ */
+export async function listConversations() {
+  const database = await open();
+  /** @type {Pick<Conversation, "id" | "title" | "updated">[]} */
+  const found = [];
+  return new Promise((resolve, reject) => {
+    const request = database.transaction("conversations").objectStore("conversations").index("titles").openKeyCursor(null, "prev");
+    request.onsuccess = () => {
+      const cursor = request.result;
+      if (!cursor) return resolve(found);
+      const [updated, title] = /** @type {[number, string]} */ (cursor.key);
+      found.push({ id: String(cursor.primaryKey), title, updated });
+      cursor.continue();
+    };
+    request.onerror = () => reject(request.error);
+  });
+}
 
 /** @param {string} id @returns {Promise<Conversation | undefined>} */
 export const loadConversation = (id) => run("readonly", (store) => store.get(id));

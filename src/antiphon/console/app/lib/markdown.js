@@ -36,58 +36,107 @@ DOMPurify.addHook("afterSanitizeAttributes", (/** @type {Element} */ node) => {
   }
 });
 
-/** @type {WeakMap<Element, {raw: string, nodes: Node[]}[]>} */
-const shown = new WeakMap();
-/** @type {WeakMap<Element, string>} */
-const texts = new WeakMap();
+/** The most characters of a block of code that is coloured: more would hold up the page. */
+const MOST_COLOURED = 20_000;
 
 /**
- * Shows Markdown in an element. Blocks that did not change since the last call stay as they are, so an answer that grows
- * costs its last block only.
+ * What an element shows of a text. The first `closed` blocks are finished: they are not parsed again, and their nodes
+ * stay. The others begin at `begin` in the text.
  *
- * @param {Element} element @param {string} text
+ * @typedef {{text: string, isOpen: boolean, blocks: Block[], closed: number, begin: number, links: Record<string, any>}} Shown
+ * @typedef {{raw: string, type: string, lang?: string, nodes: Node[]}} Block
  */
-export function showMarkdown(element, text) {
-  if (texts.get(element) === text) return;
-  texts.set(element, text);
+
+/** @type {WeakMap<Element, Shown>} */
+const states = new WeakMap();
+
+/**
+ * Shows Markdown in an element. A text that grows costs its open blocks only. These are the last two: the first line of
+ * the last one can still make it a part of the one before. Code is coloured when its block is finished.
+ *
+ * @param {Element} element @param {string} text @param {boolean} isOpen whether more text follows
+ */
+export function showMarkdown(element, text, isOpen = false) {
+  let shown = states.get(element);
+  if (shown?.text === text && shown.isOpen === isOpen) return;
+  if (!shown || !text.startsWith(shown.text)) {
+    element.replaceChildren();
+    shown = { text: "", isOpen: true, blocks: [], closed: 0, begin: 0, links: {} };
+    states.set(element, shown);
+  }
   try {
-    showBlocks(element, text);
+    showBlocks(element, shown, text, isOpen);
   } catch (problem) {
     // Thousands of nested quotes are too deep for the parser.
     console.warn(problem);
-    shown.delete(element);
+    states.delete(element);
     element.replaceChildren(text);
   }
 }
 
-/** @param {Element} element @param {string} text */
-function showBlocks(element, text) {
-  const blocks = marked.lexer(text).filter((/** @type {any} */ block) => block.type !== "space");
-  const old = shown.get(element) ?? [];
-  let same = 0;
-  while (same < blocks.length && same < old.length && old[same].raw === blocks[same].raw) same += 1;
-  for (const { nodes } of old.slice(same)) for (const node of nodes) node.parentNode?.removeChild(node);
-  const kept = old.slice(0, same);
-  for (const block of blocks.slice(same)) {
-    const fragment = /** @type {DocumentFragment} */ (DOMPurify.sanitize(marked.parser([block]), ALLOWED));
-    kept.push({ raw: block.raw, nodes: [...fragment.childNodes] });
-    element.append(fragment);
+/** @param {Element} element @param {Shown} shown @param {string} text @param {boolean} isOpen */
+function showBlocks(element, shown, text, isOpen) {
+  if (!isOpen || !shown.isOpen) {
+    // A whole text is shown as a reload shows it, so all of it is read once more. A link can be defined after its use.
+    shown.closed = shown.begin = 0;
+    if (Object.keys(shown.links).length) replaceBlocks(element, shown, 0, []);
   }
-  shown.set(element, kept);
+  const lexer = /** @type {any} */ (new marked.Lexer());
+  Object.assign(lexer.tokens.links, shown.links);
+  const tokens = lexer.lex(text.slice(shown.begin));
+  const blocks = tokens.filter((/** @type {any} */ token) => token.type !== "space");
+  let same = 0;
+  while (same < blocks.length && blocks[same].raw === shown.blocks[shown.closed + same]?.raw) same += 1;
+  replaceBlocks(element, shown, shown.closed + same, blocks.slice(same));
+  Object.assign(shown, { text, isOpen, links: { ...lexer.tokens.links } });
+  const first = shown.closed;
+  let finished = isOpen ? blocks.length - 2 : blocks.length;
+  for (const token of tokens) {
+    const isBlock = token.type !== "space";
+    // The parser changes some texts, such as the ends of lines. What follows is then parsed again each time.
+    if ((isBlock && finished-- <= 0) || !text.startsWith(token.raw, shown.begin)) break;
+    shown.begin += token.raw.length;
+    shown.closed += Number(isBlock);
+  }
+  colourCode(shown.blocks.slice(first, isOpen ? shown.closed : undefined)).catch(() => {
+    // Without colours the code is as readable; the library is loaded from a server that can be away.
+  });
 }
 
-/** Colours the code of an element. The library is loaded when it is first needed. @param {Element} element */
-export async function highlightCode(element) {
-  const blocks = [...element.querySelectorAll("pre code:not([data-coloured])")];
-  if (!blocks.length) return;
+/** Shows other blocks in place of those from an index on. @param {Element} element @param {Shown} shown @param {number} index @param {any[]} blocks */
+function replaceBlocks(element, shown, index, blocks) {
+  const old = shown.blocks.splice(index);
+  const code = old[0]?.type === "code" && blocks[0]?.type === "code" && old[0].lang === blocks[0].lang ? findCode(old[0])[0] : null;
+  if (code) {
+    // Code is one block until its end, so its text grows in place.
+    code.textContent = blocks[0].text.replace(/\n?$/, blocks[0].text ? "\n" : "");
+    code.removeAttribute("data-coloured");
+    shown.blocks.push({ ...old[0], raw: blocks[0].raw });
+  }
+  for (const { nodes } of code ? old.slice(1) : old) for (const node of nodes) node.parentNode?.removeChild(node);
+  for (const block of code ? blocks.slice(1) : blocks) {
+    const fragment = /** @type {DocumentFragment} */ (DOMPurify.sanitize(marked.parser([block]), ALLOWED));
+    shown.blocks.push({ raw: block.raw, type: block.type, lang: block.lang, nodes: [...fragment.childNodes] });
+    element.append(fragment);
+  }
+}
+
+/** Returns the code in a block; a list can have several pieces. @param {Block} block @returns {Element[]} */
+const findCode = ({ nodes }) => nodes.flatMap((node) => (node instanceof Element ? [...node.querySelectorAll("pre > code")] : []));
+
+/** Colours code, each piece in a task of its own. The library is loaded when it is first needed. @param {Block[]} blocks */
+async function colourCode(blocks) {
+  const places = blocks.flatMap(findCode).filter((place) => !place.hasAttribute("data-coloured"));
+  if (!places.length) return;
   const { hljs } = await import("../../vendor/highlight.js");
-  for (const block of blocks) {
-    const language = /language-(\S+)/.exec(block.className)?.[1];
-    const text = block.textContent ?? "";
-    block.setAttribute("data-coloured", "");
-    if (!language || !hljs.getLanguage(language) || text.length > 20_000) continue;
+  for (const place of places) {
+    await new Promise((resume) => setTimeout(resume));
+    const language = /language-(\S+)/.exec(place.className)?.[1];
+    const text = place.textContent ?? "";
+    place.setAttribute("data-coloured", "");
+    if (!language || !hljs.getLanguage(language) || text.length > MOST_COLOURED) continue;
     const coloured = hljs.highlight(text, { language, ignoreIllegals: true }).value;
     const fragment = DOMPurify.sanitize(coloured, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true });
-    block.replaceChildren(fragment);
+    place.replaceChildren(fragment);
   }
 }

@@ -17,8 +17,13 @@ import { keepConversation, listConversations, loadConversation, removeConversati
 import { View, asError, confirmAction, copyText, icon, saveFile, showError } from "../lib/view.js";
 
 const PATH = "v1/chat/completions";
+/** A phone has no Ctrl key. */
+const HINT = matchMedia("(hover: none)").matches ? "Write a message" : "Write a message. Ctrl+Enter sends it.";
 const NOT_KEPT = "This browser keeps no conversations: export what you want to keep.";
 const MOST_IMPORTED_BYTES = 256 * 1024 * 1024;
+
+/** How many messages a frame adds when a conversation is opened: the last ones come first. */
+const MESSAGES_A_FRAME = 50;
 
 /** The playground: conversations, their branches, and every setting of a request. */
 class ChatPage extends View {
@@ -26,6 +31,7 @@ class ChatPage extends View {
     rest: { attribute: false }, query: { attribute: false }, conversations: { state: true }, current: { state: true }, models: { state: true },
     model: { state: true }, problem: { state: true }, running: { state: true }, version: { state: true }, draft: { state: true },
     withTokens: { state: true }, files: { state: true }, side: { state: true }, prompt: { state: true }, note: { state: true },
+    room: { state: true },
   };
 
   constructor() {
@@ -59,6 +65,10 @@ class ChatPage extends View {
     this.prompt = null;
     this.note = "";
     this.followsEnd = true;
+    /** The number of messages that are shown, from the end. It grows until all are. */
+    this.room = MESSAGES_A_FRAME;
+    /** Keeps the end in sight while messages grow. */
+    this.growth = new ResizeObserver(() => this.showEnd());
     this.isLoaded = false;
     /** @type {Promise<void>} */
     this.loaded = Promise.resolve();
@@ -67,12 +77,15 @@ class ChatPage extends View {
   connectedCallback() {
     super.connectedCallback();
     document.addEventListener("visibilitychange", this.followOtherTabs);
+    const list = this.querySelector(".thread");
+    if (list) this.growth.observe(list);
     if (!this.models.length) this.refresh();
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
     document.removeEventListener("visibilitychange", this.followOtherTabs);
+    this.growth.disconnect();
   }
 
   /** Takes over what another tab did to the conversations, so that this one does not overwrite it. */
@@ -386,17 +399,17 @@ class ChatPage extends View {
       </aside>
       <section class="talk">
         <header class="row narrow-only">
-          <button class="quiet" @click=${() => { this.side = this.side === "left" ? "" : "left"; }}>${icon("messages-square")} Conversations</button><span class="grow"></span>
+          <button class="quiet" @click=${() => { this.side = this.side === "left" ? "" : "left"; }}>${icon("messages-square")} Conversations</button><strong class="grow center">${this.current.settings.model}</strong>
           <button class="quiet" @click=${() => { this.side = this.side === "right" ? "" : "right"; }}>${icon("sliders-horizontal")} Settings</button></header>
         <div class="messages" role="log" aria-label="Conversation" @act=${this.act} @scroll=${this.noticeScroll}>
-          ${path.length ? nothing : this.renderEmpty()}
-          ${repeat(path, (/** @type {any} */ node) => node.id, (/** @type {any} */ node) => this.renderMessage(node, siblings.get(node.parent) ?? []))}
+          <div class="thread">${path.length ? nothing : this.renderEmpty()}
+            ${repeat(path.slice(-this.room), (/** @type {any} */ node) => node.id, (/** @type {any} */ node) => this.renderMessage(node, siblings.get(node.parent) ?? []))}</div>
         </div>
         ${showError(this.problem)}${this.note ? html`<p class="muted small" role="status">${this.note}</p>` : nothing}
         ${this.files.length ? html`<ul class="files">${this.files.map((file, index) => html`<li>${file.kind === "image" ? html`<img src=${file.url} alt=${file.name}>` : file.name}
           <button class="quiet" aria-label="Remove ${file.name}" @click=${() => { this.files = this.files.filter((_, other) => other !== index); }}>${icon("x")}</button></li>`)}</ul>` : nothing}
         <form class="composer" @dragover=${(/** @type {Event} */ event) => event.preventDefault()} @drop=${(/** @type {DragEvent} */ event) => { event.preventDefault(); this.attach(event.dataTransfer?.files ?? []); }} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); this.send(); }}>
-          <textarea class="draft" rows="2" aria-label="Message" placeholder="Write a message. Ctrl+Enter sends it." .value=${live(this.draft)}
+          <textarea class="draft" rows="2" aria-label="Message" placeholder=${HINT} .value=${live(this.draft)}
             @input=${(/** @type {any} */ event) => { this.draft = event.target.value; }} @keydown=${this.sendByKey}
             @paste=${(/** @type {ClipboardEvent} */ event) => { if (event.clipboardData?.files.length) { event.preventDefault(); this.attach(event.clipboardData.files); } }}></textarea>
           ${this.listModalities().length > 1 ? html`<label class="button" title="Attach pictures or recordings">${icon("paperclip")}<input type="file" multiple hidden aria-label="Attach"
@@ -465,11 +478,26 @@ class ChatPage extends View {
     this.followsEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 80;
   }
 
-  /** @param {Map<string, unknown>} changed */
+  showEnd() {
+    const place = this.querySelector(".messages");
+    if (this.followsEnd) place.scrollTop = place.scrollHeight;
+  }
+
+  /** @param {Map<string, any>} changed */
+  willUpdate(changed) {
+    if (changed.has("current") && changed.get("current")?.id !== this.current.id) this.room = MESSAGES_A_FRAME;
+  }
+
+  firstUpdated() {
+    this.growth.observe(this.querySelector(".thread"));
+  }
+
+  /** @param {Map<string, any>} changed */
   updated(changed) {
     if (changed.has("query") && this.query.get("state") && this.models.length) this.readLink().catch((problem) => { this.problem = asError(problem); });
-    const place = this.querySelector(".messages");
-    if (place && this.followsEnd && changed.has("current")) place.scrollTop = place.scrollHeight;
+    if (changed.has("current") && changed.get("current")?.id !== this.current.id) this.showEnd();
+    if (this.room < Object.keys(this.current.tree.nodes).length) requestAnimationFrame(() => { this.room += MESSAGES_A_FRAME; });
+    else this.room = Infinity;
   }
 }
 

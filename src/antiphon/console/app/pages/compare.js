@@ -108,13 +108,13 @@ class ComparePage extends View {
   render() {
     const isRunning = this.columns.some((column) => column.stop);
     return html`<div class="compare">
-      <header class="row pad"><h1>Side by side</h1><span class="grow"></span>
+      <header class="row wrap"><div class="grow"><h1>Side by side</h1><p class="muted">Each column has its own model and settings, and all answer the same message.</p></div>
         <button ?disabled=${this.columns.length >= MOST} @click=${() => this.addColumn(this.models[0]?.id ?? "").catch((problem) => { this.problem = asError(problem); })}>${icon("plus")} Add a column</button>
         <button ?disabled=${isRunning} @click=${() => { this.columns = this.columns.map((column) => ({ ...column, turns: [], problem: null })); }}>Clear</button></header>
       ${showError(this.problem)}
       <div class="columns">${repeat(this.columns, (/** @type {Column} */ column) => column.id, (/** @type {Column} */ column, /** @type {number} */ index) => this.renderColumn(column, index))}</div>
       <form class="composer" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); this.send(); }}>
-        <textarea class="draft" rows="2" aria-label="Message to all" placeholder="Write to all of them. Ctrl+Enter sends it." .value=${live(this.draft)}
+        <textarea class="draft" rows="2" aria-label="Message to all" placeholder="Write to all of them" .value=${live(this.draft)}
           @input=${(/** @type {any} */ event) => { this.draft = event.target.value; }}
           @keydown=${(/** @type {any} */ event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.send(); } }}></textarea>
         ${isRunning ? html`<button type="button" class="danger" @click=${() => this.columns.forEach((column) => column.stop?.abort())}>${icon("square")} Stop</button>`

@@ -4,7 +4,7 @@ import { listModels, loadModel } from "../chat/models.js";
 import { runRequest } from "../chat/run.js";
 import { ALTERNATIVES, buildFields, createSettings } from "../chat/settings_panel.js";
 import "../chat/token_view.js";
-import { formatCount, formatDuration } from "../lib/format.js";
+import { formatDuration, formatTokens } from "../lib/format.js";
 import { View, asError, icon, showError } from "../lib/view.js";
 
 const PATH = "v1/completions";
@@ -107,7 +107,7 @@ class CompletePage extends View {
           ${answer.tokens?.length ? html`<token-view .tokens=${answer.tokens} .version=${answer.tokens.length} canContinue
               @alternative=${this.takeAlternative}></token-view>`
             : html`<div class="plain">${facts?.body.echo ? "" : html`<span class="muted">${this.text}</span>`}${answer.text}</div>`}
-          ${facts?.outputTokens === undefined ? nothing : html`<small class="muted">${formatCount(facts.promptTokens)} + ${formatCount(facts.outputTokens)} tokens · ${formatDuration(facts.totalMs)}${facts.finish === "length" ? " · cut by the length limit" : ""}</small>`}
+          ${facts?.outputTokens === undefined ? nothing : html`<small class="muted">${formatTokens(facts.promptTokens, facts.outputTokens)} · ${formatDuration(facts.totalMs)}${facts.finish === "length" ? " · cut by the length limit" : ""}</small>`}
         </article>` : nothing}
       </section>
       <aside class="settings" aria-label="Settings"><settings-panel isRaw .settings=${this.settings} .models=${this.models} .parameters=${this.model.parameters}

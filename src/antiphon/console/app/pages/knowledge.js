@@ -133,7 +133,7 @@ class KnowledgePage extends View {
         <tbody>${this.documents.map((document) => html`<tr><td>${document.name}${(document.warnings ?? []).map((/** @type {string} */ warning) => html`<br><small class="muted">${warning}</small>`)}</td>
           <td><span class="state ${document.state}">${document.state}</span>${document.error ? html` <small class="error">${document.error}</small>` : nothing}
             ${document.state === "ready" || document.state === "failed" ? nothing : html`<progress max="1" .value=${document.progress ?? 0} aria-label="Progress of ${document.name}"></progress>`}</td>
-          <td class="number">${formatCount(document.chunks)}</td><td class="number">${formatBytes(document.bytes)}</td><td>${formatTime(document.created_at)}</td>
+          <td class="number">${formatCount(document.chunks)}</td><td class="number">${formatBytes(document.bytes)}</td><td class="nowrap">${formatTime(document.created_at)}</td>
           <td><button class="quiet" aria-label="Remove ${document.name}" @click=${() => this.run(() => change("DELETE", `${path}/documents/${document.id}`))}>${icon("trash-2")}</button></td></tr>`)}</tbody></table></div>`
         : html`<p class="muted">It has no documents. Add texts, Markdown, HTML or tables; with the extra “documents” also PDF and Office files.</p>`}
       <form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
@@ -150,7 +150,7 @@ class KnowledgePage extends View {
     return html`<div class="scroll" tabindex="0"><table class="list results"><thead><tr><th class="number">Fused</th><th class="number">By words</th><th class="number">By vectors</th><th class="number">Similarity</th><th>Chunk</th></tr></thead>
       <tbody>${results.map((result, index) => html`<tr><td class="number">${index + 1}</td><td class="number">${formatCount(result.words_rank)}</td><td class="number">${formatCount(result.vector_rank)}</td>
         <td class="number">${result.similarity === null ? "–" : result.similarity.toFixed(3)}</td>
-        <td><strong>${result.chunk.title || result.chunk.file_name || ""}</strong>${result.chunk.page === null || result.chunk.page === undefined ? nothing : ` page ${result.chunk.page}`}<div class="plain">${result.chunk.text}</div></td></tr>`)}</tbody></table></div>`;
+        <td class="text"><strong>${result.chunk.title || result.chunk.file_name || ""}</strong>${result.chunk.page === null || result.chunk.page === undefined ? nothing : ` page ${result.chunk.page}`}<div class="plain">${result.chunk.text}</div></td></tr>`)}</tbody></table></div>`;
   }
 }
 

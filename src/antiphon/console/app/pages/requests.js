@@ -118,7 +118,7 @@ class RequestsPage extends View {
         ${column("Prompt", "prompt_tokens", true)}${column("Output", "output_tokens", true)}${column("First token", "ttft_ms", true)}${column("Total", "total_ms", true)}
         ${column("Cost", "cost_nano", true)}${column("Request", "request_id")}</tr></thead>
       <tbody>${entries.map((entry) => html`<tr class=${entry.request_id === this.rest[0] ? "current" : ""}>
-        <td>${formatTime(entry.at_ms / 1000)}</td><td>${entry.model}${entry.operation.endsWith("/chat/completions") ? nothing : html` <small class="muted">${entry.operation}</small>`}</td>
+        <td class="nowrap">${formatTime(entry.at_ms / 1000)}</td><td>${entry.model}${entry.operation.endsWith("/chat/completions") ? nothing : html` <small class="muted">${entry.operation}</small>`}</td>
         <td><span class="state ${entry.status === "ok" ? "ready" : "failed"}">${entry.status}</span></td>
         <td class="number">${formatCount(entry.prompt_tokens)}</td><td class="number">${formatCount(entry.output_tokens)}</td>
         <td class="number">${formatDuration(entry.ttft_ms)}</td><td class="number">${formatDuration(entry.total_ms)}</td>

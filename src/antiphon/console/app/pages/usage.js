@@ -1,6 +1,6 @@
 import { html, nothing } from "../../vendor/lit.js";
 import { ServerError, get, list, withQuery } from "../lib/api.js";
-import { formatCost, formatCount, formatDuration } from "../lib/format.js";
+import { formatCost, formatCount, formatDuration, formatTokens } from "../lib/format.js";
 import { View, asError, showError } from "../lib/view.js";
 
 const DAY = 86_400;
@@ -97,7 +97,7 @@ class UsagePage extends View {
 
   /** @param {any} sums */
   describe(sums) {
-    return `${formatCount(sums.requests)} ${sums.requests === 1 ? "request" : "requests"}, ${formatCount(sums.failed)} failed · ${formatCount(sums.prompt_tokens)} + ${formatCount(sums.output_tokens)} tokens${this.report.currency ? ` · ${formatCost(sums.cost, this.report.currency)}` : ""}`;
+    return `${formatCount(sums.requests)} ${sums.requests === 1 ? "request" : "requests"}, ${formatCount(sums.failed)} failed · ${formatTokens(sums.prompt_tokens, sums.output_tokens)}${this.report.currency ? ` · ${formatCost(sums.cost, this.report.currency)}` : ""}`;
   }
 
   renderTable() {
