@@ -23,7 +23,7 @@ QUALITY = 60
 
 PAGES = {
     "chat": ".message.assistant footer small",
-    "complete": "[name=seed]",
+    "complete": "article[aria-busy=false] .token",
     "compare": ".column [aria-busy=false]",
     "models/cantor": ".facts",
     "requests": ".waterfall",
@@ -70,6 +70,10 @@ async def fill(browser: Browser, page: str) -> None:
         await browser.wait_for("document.querySelector('[name=seed]')")
         await browser.run("document.querySelector('.settings .check input').click()")
         await act(browser, "textarea.draft", "What is Antiphon?", ".composer")
+    elif page == "complete":
+        await browser.wait_for("document.querySelector('complete-page [name=seed]')")
+        await browser.run("document.querySelector('complete-page .settings .check input').click()")
+        await act(browser, "complete-page textarea.code", "Once upon a time", "complete-page form")
     elif page == "compare":
         await browser.wait_for("document.querySelectorAll('.column').length === 2")
         await act(browser, "compare-page textarea.draft", "Who are you?", "compare-page .composer")

@@ -48,6 +48,8 @@ class Browser:
         """Errors of the console and uncaught exceptions."""
         self.requests: list[dict[str, Any]] = []
         """What the page asked for: `method`, `url`, `headers`."""
+        self._trace: list[dict[str, Any]] = []
+        self._traced = asyncio.Event()
         self._running_requests: dict[str, str] = {}
         """The document of each unanswered request. A document that is left leaves some behind."""
 
@@ -62,6 +64,10 @@ class Browser:
             match report["method"]:
                 case "Page.loadEventFired":
                     self._loaded.set()
+                case "Tracing.dataCollected":
+                    self._trace += params["value"]
+                case "Tracing.tracingComplete":
+                    self._traced.set()
                 case "Network.requestWillBeSent":
                     self.requests.append(params["request"])
                     self._running_requests[params["requestId"]] = params["loaderId"]
@@ -109,6 +115,19 @@ class Browser:
         async with asyncio.timeout(PATIENCE):
             while not await self.run(f"Boolean({script})"):
                 await asyncio.sleep(STEP)
+
+    async def start_trace(self, *categories: str) -> None:
+        """Records what the browser's threads do."""
+        self._trace.clear()
+        self._traced.clear()
+        await self.call("Tracing.start", traceConfig={"includedCategories": [*categories]})
+
+    async def end_trace(self) -> list[dict[str, Any]]:
+        """Ends the record and returns its events."""
+        await self.call("Tracing.end")
+        async with asyncio.timeout(PATIENCE):
+            await self._traced.wait()
+        return self._trace
 
     async def choose_file(self, selector: str, file: Path) -> None:
         """Chooses the file of an input, as a user does."""
