@@ -1,8 +1,10 @@
-// Runs the scenarios of tests/contract/sdks with the AI SDK, over both of its providers, and with npm's openai and @anthropic-ai/sdk.
+// Runs the scenarios of tests/contract/sdks with the AI SDK, over three of its providers, and with npm's openai and @anthropic-ai/sdk.
 //
 // Each line of standard input: {"base_url", "model", "runs": [[client, scenario], ...]}, and the client is a key of CLIENTS below. A line of
 // standard output: a list with the `result` or the `error` of each run.
 import { respondToLines } from "./lines.mjs";
+
+globalThis.AI_SDK_LOG_WARNINGS = false;
 
 const QUESTIONS = ["Who are you?", "What can you do?"];
 const WEATHER_QUESTION = "What is the weather in Berlin?";
@@ -26,10 +28,12 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
   const { embedMany, generateText, isStepCount, Output, streamText, tool } = await import("ai");
   const { z } = await import("zod");
   const options = { baseURL, apiKey: "none", name: "antiphon", supportsStructuredOutputs: true };
-  const provider =
-    kind === "ai_sdk_compatible"
-      ? (await import("@ai-sdk/openai-compatible")).createOpenAICompatible(options)
-      : (await import("@ai-sdk/openai")).createOpenAI(options);
+  const providers = {
+    ai_sdk_compatible: async () => (await import("@ai-sdk/openai-compatible")).createOpenAICompatible(options),
+    ai_sdk_openai: async () => (await import("@ai-sdk/openai")).createOpenAI(options),
+    ai_sdk_anthropic: async () => (await import("@ai-sdk/anthropic")).createAnthropic(options),
+  };
+  const provider = await providers[kind.split("@")[0]]();
   const model = kind === "ai_sdk_openai" ? provider.chat(name) : provider(name);
   const usual = { model, temperature: 0, maxOutputTokens: 120, maxRetries: 0 };
   const person = Output.object({ schema: await makePerson() });
@@ -41,12 +45,15 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
     }),
   });
 
+  // Without the store of responses, reasoning goes back sealed.
+  const thinking = { openai: { store: false, include: ["reasoning.encrypted_content"] } };
+
   // What both ways give: the text, the output where one is asked for, and the messages that go into the next turn.
   const answer = async (stream, asked) => {
     if (!stream) return generateText({ ...usual, ...asked });
     const made = streamText({ ...usual, ...asked, onError: () => {} });
     await made.consumeStream();
-    return { text: await made.text, responseMessages: await made.responseMessages };
+    return { text: await made.text, responseMessages: await made.responseMessages, steps: await made.steps };
   };
 
   const followCalls = async (stream, more = {}) => {
@@ -76,6 +83,14 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
     stream_tools: async () => {
       const { cities, made } = await followCalls(true);
       return { cities, text: made.text };
+    },
+    think: async () => {
+      const { made } = await followCalls(false, { stopWhen: isStepCount(9), providerOptions: thinking });
+      return { text: made.text, reasoning: made.steps.map((step) => step.reasoningText) };
+    },
+    stream_think: async () => {
+      const { made } = await followCalls(true, { stopWhen: isStepCount(9), providerOptions: thinking });
+      return { text: made.text, reasoning: made.steps.map((step) => step.reasoningText) };
     },
     structure: async () => {
       const { output } = await generateText({ ...usual, prompt: PERSON_QUESTION, output: person });
@@ -310,6 +325,7 @@ const CLIENTS = {
   ai_sdk_compatible: (told) => withAiSdk("ai_sdk_compatible", told),
   ai_sdk_openai: (told) => withAiSdk("ai_sdk_openai", told),
   "ai_sdk_openai@responses": (told) => withAiSdk("ai_sdk_openai@responses", told),
+  "ai_sdk_anthropic@messages": (told) => withAiSdk("ai_sdk_anthropic@messages", told),
   npm_openai: withOpenAI,
   "npm_openai@responses": withResponses,
   "npm_anthropic@messages": withAnthropic,

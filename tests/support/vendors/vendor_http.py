@@ -1,11 +1,13 @@
 """An HTTP server on loopback for tests: a function gives the answer to each request, and the server collects
 the requests."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,15 @@ class VendorServer:
     calls: list[VendorCall] = field(default_factory=list)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints an error, unless the client has left."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serve_vendor(answer: Callable[[VendorCall], VendorReply]) -> Iterator[VendorServer]:
     """Serves in threads until the end of the block."""
@@ -64,8 +75,7 @@ def serve_vendor(answer: Callable[[VendorCall], VendorReply]) -> Iterator[Vendor
         def log_message(self, *args: object) -> None:
             """Prints nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
