@@ -124,6 +124,7 @@ SCENARIOS = {
     "ai_sdk_compatible": Client(NODE, "node/scenarios.mjs"),
     "ai_sdk_openai": Client(NODE, "node/scenarios.mjs"),
     "ai_sdk_openai@responses": Client(NODE, "node/scenarios.mjs"),
+    "ai_sdk_anthropic@messages": Client(NODE, "node/scenarios.mjs"),
     "langchain@responses": SDKS,
     "pydantic_ai@responses": Client("pydantic-ai/bin/python", "sdks/drive.py"),
     "openai_agents@responses": Client("pydantic-ai/bin/python", "sdks/drive.py"),

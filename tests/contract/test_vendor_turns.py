@@ -102,9 +102,28 @@ def test_npms_anthropic_returns_what_the_vendor_sent(
     assert [request.is_buffered for request in engine.requests] == [scenario == "think"] * (TURNS + 1)
 
 
-def expect_own_blocks(engine: VendorDouble, kept: Collection[str] = ()) -> None:
+@pytest.mark.parametrize("name", ["ai_sdk_anthropic@messages", "ai_sdk_openai@responses"])
+@pytest.mark.parametrize("scenario", ["think", "stream_think"])
+def test_the_ai_sdk_returns_what_the_vendor_sent(
+    vendor: tuple[openai.OpenAI, VendorDouble], name: str, scenario: str
+) -> None:
+    client, engine = vendor
+    run = (name, scenario)
+    found = run_scenarios(str(client.base_url).rstrip("/"), "scripted", [run])[run]
+    assert "result" in found, found["error"]
+    assert found["result"]["text"] == "Rain."
+    assert [text for text in found["result"]["reasoning"] if text] == ["Turn 0.", "Turn 1.", "Turn 2."]
+    is_messages = name.endswith("@messages")  # calls of Responses have no place for signatures
+    kept = ("type", "thinking", "signature", "data") if is_messages else ()
+    expect_own_blocks(engine, kept, has_signatures=is_messages)
+    assert [request.is_buffered for request in engine.requests] == [scenario == "think"] * (TURNS + 1)
+
+
+def expect_own_blocks(
+    engine: VendorDouble, kept: Collection[str] = (), *, has_signatures: bool = True
+) -> None:
     """Checks that the last request has what the engine sent in each turn before. `kept`: the fields of blocks
-    that Messages has; by default all."""
+    that the API has; by default all. `has_signatures`: whether it has those of calls."""
     (prompt,) = engine.requests[-1].prompts
     assert isinstance(prompt, Conversation)
     turns = [each for each in prompt.messages if each.role is Role.ASSISTANT]
@@ -112,7 +131,8 @@ def expect_own_blocks(engine: VendorDouble, kept: Collection[str] = ()) -> None:
         sent = answer(engine.requests[at])
         blocks = [each.block for each in sent if isinstance(each, ThinkingBlock)]
         assert strip(turn.thinking_blocks, kept) == strip(blocks, kept)
-        assert [call.signature for call in turn.tool_calls] == [f"call+/{at}==", None]
+        signature = f"call+/{at}==" if has_signatures else None
+        assert [call.signature for call in turn.tool_calls] == [signature, None]
         assert turn.reasoning == f"Turn {at}."
     assert len(turns) == TURNS
 

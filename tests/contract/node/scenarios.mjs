@@ -46,7 +46,9 @@ const withAiSdk = async (kind, { base_url: baseURL, model: name }) => {
   });
 
   // Without the store of responses, reasoning goes back sealed.
-  const thinking = { openai: { store: false, include: ["reasoning.encrypted_content"] } };
+  const thinking = {
+    openai: { store: false, include: ["reasoning.encrypted_content"], forceReasoning: true, reasoningSummary: "auto" },
+  };
 
   // What both ways give: the text, the output where one is asked for, and the messages that go into the next turn.
   const answer = async (stream, asked) => {
