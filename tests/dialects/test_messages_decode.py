@@ -16,6 +16,7 @@ from antiphon.domain.messages import (
     ToolChoice,
 )
 from antiphon.domain.request import ConstraintKind, Overflow
+from antiphon.domain.vendor_fields import require_local
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
 
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -261,18 +262,25 @@ def test_examples_stand_in_the_description():
     assert tool.description == 'w\n\nExamples:\n{"city": "Bonn"}'
 
 
-def test_tools_that_anthropic_runs_are_named_and_those_that_it_knows_refused():
+def test_tools_that_anthropic_runs_or_knows_are_named_for_other_engines():
     search = {"type": "web_search_20250305", "name": "web_search"}
     asked_call = call(tools=[search, TOOL])
     assert [tool.name for tool in asked_call.request.prompts[0].tools.tools] == ["get_weather"]
-    assert asked_call.ignored == ("tools[].web_search_20250305",)
+    original = asked_call.request.prompts[0].original
+    assert original.names == original.hosted_tools == ("tools[].web_search_20250305",)
     assert call(tools=[search], tool_choice={"type": "auto"}).request.prompts[0].tools is None
     assert (
         refused(tools=[search], tool_choice={"type": "tool", "name": "web_search"}).param
         == "tool_choice.name"
     )
-    error = refused(tools=[{"type": "bash_20250124", "name": "bash"}])
-    assert isinstance(error, UnsupportedParameter) and error.param == "tools[0].type"
+    bash = asked(tools=[{"type": "bash_20250124", "name": "bash"}])
+    assert bash.prompts[0].original.own_tools == ("tools[0].type bash_20250124",)
+    with pytest.raises(UnsupportedParameter) as error:
+        require_local(bash)
+    assert error.value.param == "tools[0].type"
+    body = {"model": "m", "messages": HELLO, "tools": [{"type": "bash_20250124", "name": "bash"}]}
+    with pytest.raises(UnsupportedParameter, match="input_schema"):
+        decode_count(json.dumps(body).encode())
 
 
 def test_the_form_of_the_answer_is_a_constraint():

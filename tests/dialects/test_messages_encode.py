@@ -39,6 +39,7 @@ from antiphon.errors import (
     ProviderFailed,
     RateLimited,
 )
+from tests.support.message_events import check_message_events
 
 META = ResponseMeta("1", 0, "m")
 CALL = GenerationCall(GenerationRequest("m", ()))
@@ -62,32 +63,6 @@ def buffered(*events: Event, usage: Usage = USAGE, call: GenerationCall = CALL) 
         yield (Started(10, 3), *events, usage)
 
     return json.loads(encode_message(META, call, asyncio.run(collect(groups()))))
-
-
-def rebuild(events: list[Any]) -> Any:
-    """The message that a client builds of a stream."""
-    message = events[0]["message"]
-    for event in events[1:]:
-        if event["type"] == "content_block_start":
-            assert event["index"] == len(message["content"])
-            message["content"].append(event["content_block"])
-            text = ""
-        elif event["type"] == "content_block_delta":
-            assert event["index"] == len(message["content"]) - 1
-            block, delta = message["content"][-1], event["delta"]
-            if delta["type"] == "input_json_delta":
-                text += delta["partial_json"]
-            else:
-                name = delta["type"].removesuffix("_delta")
-                block[name] += delta[name]
-        elif event["type"] == "content_block_stop":
-            if message["content"][-1]["type"] == "tool_use":
-                message["content"][-1]["input"] = json.loads(text)
-        elif event["type"] == "message_delta":
-            message |= event["delta"]
-            message["usage"] |= event["usage"]
-    assert events[-1] == {"type": "message_stop"}
-    return message
 
 
 TURN = (
@@ -117,7 +92,7 @@ def test_each_block_ends_before_the_next_begins():
 
 
 def test_a_streamed_answer_is_the_buffered_one():
-    message = rebuild(stream(*TURN))
+    message = check_message_events(stream(*TURN))
     assert message == buffered(*TURN)
     assert message["content"] == [
         {"type": "thinking", "thinking": "hm", "signature": "antiphon"},
@@ -142,7 +117,7 @@ def test_any_order_of_events_is_a_stream_of_blocks(kinds):
             calls += 1
         else:
             events.append(TextDelta(0, "more"))
-    rebuild(stream(*events, Finished(0, FinishReason.STOP)))
+    check_message_events(stream(*events, Finished(0, FinishReason.STOP)))
 
 
 def test_the_counts_are_divided_by_the_cache():
@@ -169,7 +144,7 @@ def test_the_counts_are_divided_by_the_cache():
     ],
 )
 def test_the_end_says_why(finished, reason, sequence, details):
-    for message in (buffered(finished), rebuild(stream(finished))):
+    for message in (buffered(finished), check_message_events(stream(finished))):
         assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
         assert message["stop_details"] == details
         assert message["content"] == [{"type": "text", "text": "", "citations": None}]
@@ -186,7 +161,7 @@ def test_blocks_of_a_vendor_come_back_as_they_are():
         Finished(0, FinishReason.STOP),
     )
     text = {"type": "text", "text": "A", "citations": None}
-    for message in (buffered(*events), rebuild(stream(*events))):
+    for message in (buffered(*events), check_message_events(stream(*events))):
         assert message["content"] == [thought, hidden, text]
 
 
@@ -208,7 +183,7 @@ def test_blocks_of_a_vendor_keep_their_places_among_text_and_calls():
     call = {"type": "tool_use", "id": "c1", "name": "f", "input": {}, "caller": {"type": "direct"}}
     first, last = ({"type": "text", "text": text, "citations": None} for text in "AB")
     expected = [thoughts[0], first, thoughts[1], call, thoughts[2], last]
-    for message in (buffered(*events), rebuild(stream(*events))):
+    for message in (buffered(*events), check_message_events(stream(*events))):
         assert message["content"] == expected
 
 
@@ -229,14 +204,14 @@ def test_blocks_of_other_forms_leave_the_reasoning(block):
         Finished(0, FinishReason.TOOL_CALLS),
     )
     thought = {"type": "thinking", "thinking": "so", "signature": "antiphon"}
-    for message in (buffered(*events), rebuild(stream(*events))):
+    for message in (buffered(*events), check_message_events(stream(*events))):
         assert message["content"][0] == thought and len(message["content"]) == 2
 
 
 def test_a_streamed_block_has_its_text_once():
     thought = {"type": "thinking", "thinking": "so", "signature": "Eq=="}
     events = (ThinkingBlock(0, thought), TextDelta(0, "A"), Finished(0, FinishReason.STOP))
-    for message in (buffered(*events), rebuild(stream(*events))):
+    for message in (buffered(*events), check_message_events(stream(*events))):
         assert message["content"][0] == thought
 
 
@@ -318,11 +293,11 @@ def test_parts_of_two_calls_at_once_are_a_broken_stream():
         stream(*started, ToolCallDelta(0, 0, '{"a":1}'))
     # A vendor's call without arguments gets them at its end, whatever began meanwhile.
     ends = ToolCallDelta(0, 0, "{}"), ToolCallDelta(0, 1, "{}"), Finished(0, FinishReason.TOOL_CALLS)
-    blocks = rebuild(stream(*started, *ends))["content"]
+    blocks = check_message_events(stream(*started, *ends))["content"]
     assert [block["input"] for block in blocks] == [{}, {}]
 
 
-@pytest.mark.parametrize("mode", [lambda *events: rebuild(stream(*events)), buffered])
+@pytest.mark.parametrize("mode", [lambda *events: check_message_events(stream(*events)), buffered])
 def test_the_signature_of_a_call_is_in_a_block_before_it(mode):
     events = (
         ReasoningDelta(0, "r"),

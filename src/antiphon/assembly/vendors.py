@@ -382,6 +382,7 @@ class RoutedModelBuilder(Struct, frozen=True):
             renames=preset.renames,
             body=preset.body,
             passes_addresses=settings.pass_addresses,
+            passes_hosted_tools=settings.pass_hosted_tools,
             extra_fields=frozenset(settings.extra_params),
             extra_headers=frozenset(header.lower() for header in settings.extra_headers),
         )

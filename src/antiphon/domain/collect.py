@@ -18,6 +18,8 @@ from antiphon.domain.events import (
     ThinkingBlock,
     ToolCallStarted,
     Usage,
+    VendorEnd,
+    VendorPart,
     join_scores,
 )
 from antiphon.domain.messages import ToolCall
@@ -69,6 +71,10 @@ class CollectedChoice(Value, frozen=True):
     """The caller's stop text that ended the choice, as in `Finished`."""
     refusal: str = ""
     """The model's refusal to answer, if a vendor marked it. `text` does not contain it."""
+    vendor_parts: tuple[bytes, ...] = ()
+    """The blocks of the answer in the form of the vendor's API, if the caller speaks it."""
+    vendor_end: VendorEnd | None = None
+    """As in `Finished`."""
 
 
 class CollectedGeneration(Value, frozen=True):
@@ -100,6 +106,7 @@ class _ChoiceCollector:
         "speech",
         "started_calls",
         "text",
+        "vendor_parts",
     )
 
     def __init__(self) -> None:
@@ -110,6 +117,7 @@ class _ChoiceCollector:
         self.arguments: dict[int, list[str]] = {}
         """The parts of each call's arguments, by the call's number."""
         self.blocks: list[Mapping[str, object]] = []
+        self.vendor_parts: list[bytes] = []
         self.speech: list[SpeechDelta] = []
         self.scores: list[Scores] = []
         self.ids: list[int] = []
@@ -127,6 +135,8 @@ class _ChoiceCollector:
             self.started_calls.append(event)
         elif isinstance(event, ThinkingBlock):
             self.blocks.append(event.block)
+        elif isinstance(event, VendorPart):
+            self.vendor_parts.append(event.part)
         elif isinstance(event, SpeechDelta):
             self.speech.append(event)
         else:
@@ -158,6 +168,8 @@ class _ChoiceCollector:
             speech,
             end.stop,
             "".join(self.refusal),
+            tuple(self.vendor_parts),
+            end.vendor_end,
         )
 
 

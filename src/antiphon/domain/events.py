@@ -275,6 +275,28 @@ class ThinkingBlock(Value, frozen=True):
     ids: tuple[int, ...] = ()
 
 
+class VendorPart(Value, frozen=True):
+    """A part of an answer in the form of its vendor's API, for a caller of the same API. If an answer has
+    such parts, they are all of its content, besides the other deltas."""
+
+    choice: int
+    part: bytes
+    """JSON: in a stream the beginning of a block, or a delta of it; otherwise a complete block."""
+    is_delta: bool = False
+    tokens: int = 0
+    scores: Scores = ()
+    ids: tuple[int, ...] = ()
+
+
+class VendorEnd(Value, frozen=True):
+    """How an answer ended, for a caller of the vendor's API."""
+
+    fields: Mapping[str, bytes]
+    """Why it ended, as JSON by names."""
+    tool_usage: bytes = b"null"
+    """What the vendor's own tools did, as JSON."""
+
+
 class SpeechDelta(Value, frozen=True):
     """More of a spoken answer of one choice. Only requests that ask for speech get it."""
 
@@ -333,6 +355,8 @@ class Finished(Value, frozen=True):
     """Ids of the tokens in `scores`, if the caller requests them."""
     stop: str | None = None
     """The caller's stop text that ended the choice; None if none did, or if a vendor does not tell it."""
+    vendor_end: VendorEnd | None = None
+    """The same, if the choice has `VendorPart`s."""
 
 
 class CandidateTokens(Value, frozen=True):
@@ -342,7 +366,9 @@ class CandidateTokens(Value, frozen=True):
     tokens: int
 
 
-Delta = TextDelta | ReasoningDelta | ThinkingBlock | SpeechDelta | ToolCallStarted | ToolCallDelta
+Delta = (
+    TextDelta | ReasoningDelta | ThinkingBlock | VendorPart | SpeechDelta | ToolCallStarted | ToolCallDelta
+)
 """More output of a choice."""
 
 RetrievalEvent = References | UnknownCitations

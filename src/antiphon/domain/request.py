@@ -216,7 +216,11 @@ class MessagesBody(Struct, frozen=True):
     has_foreign_reasoning: bool = False
     """Whether it has reasoning without a signature of Anthropic's, which Anthropic refuses."""
     names: tuple[str, ...] = ()
-    """The fields and blocks in it that only Anthropic uses. Other engines ignore and name them."""
+    """The fields, blocks and tools in it that only Anthropic uses. Other engines ignore and name them."""
+    hosted_tools: tuple[str, ...] = ()
+    """Those of `names` that are tools which Anthropic runs."""
+    own_tools: tuple[str, ...] = ()
+    """The fields of tools whose schemas only Anthropic knows, with their types. Other engines refuse them."""
 
 
 class Conversation(Struct, frozen=True):

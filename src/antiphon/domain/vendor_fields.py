@@ -112,11 +112,22 @@ def require_local(request: GenerationRequest, takes_media: bool = False) -> None
             f"{field} is not supported: the models of this server have no such parameter; leave it out",
             param=field,
         )
+    require_known_tools(request)
     for prompt in request.prompts:
         if not takes_media:
             require_text(prompt)
         elif isinstance(prompt, Conversation):
             require_transcripts(prompt)
+
+
+def require_known_tools(request: GenerationRequest) -> None:
+    """Raises UnsupportedParameter for a tool whose schema only Anthropic knows."""
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation) and prompt.original is not None and prompt.original.own_tools:
+            name = prompt.original.own_tools[0]
+            raise UnsupportedParameter(
+                f"{name} is not supported: send the tool with its input_schema", param=name.partition(" ")[0]
+            )
 
 
 def require_text(prompt: Prompt) -> None:

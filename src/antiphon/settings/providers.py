@@ -64,6 +64,13 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Whether https: addresses of images are sent to the vendor, which opens them."),
     ] = False
+    pass_hosted_tools: Annotated[
+        bool,
+        Meta(
+            description="For the kind anthropic: whether the vendor runs its own tools for callers of the "
+            "Messages API. They cost extra, which no limit counts (vendors-anthropic.md#tools)."
+        ),
+    ] = False
     proxy: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#\\]+/?$")] | None,
         Meta(description="HTTP proxy for the requests.", examples=["http://proxy.example.org:3128"]),

@@ -13,6 +13,9 @@ from msgspec import Struct
 SMALLEST_BUDGET = 1024
 """The smallest budget of reasoning."""
 
+OWN_TOOLS = ("bash_", "text_editor_", "memory_", "computer_", "browser_")
+"""How the types of tools begin that the caller runs, and whose schemas only Anthropic knows."""
+
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 ERROR_STATUSES: Mapping[str, int] = MappingProxyType(

@@ -56,7 +56,7 @@ def rebuild(reply: Reply) -> Any:
             message["content"][-1][name] += event["delta"][name]
         elif event["type"] == "content_block_stop":
             if parts := message["content"][-1].pop("parts"):
-                message["content"][-1]["input"] = json.loads("".join(parts))
+                message["content"][-1]["input"] = json.loads("".join(parts) or "{}")
         elif event["type"] == "message_delta":
             message |= event["delta"] | {"usage": event["usage"]}
     assert events[-1] == {"type": "message_stop"}
@@ -222,6 +222,128 @@ async def test_a_model_of_anthropics_that_does_not_reason_is_not_asked_to():
     sent = json.loads(vendor.calls[0].body)
     assert not sent.keys() & {"thinking", "output_config"}
     assert "output_config.effort" in reply.headers["x-antiphon-ignored"]
+
+
+FOUND: list[Any] = [
+    {"type": "text", "text": "I look it up."},
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a b"}},
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [
+            {"type": "web_search_result", "url": "https://a.example", "encrypted_content": "EqQ/+=="}
+        ],
+    },
+    {"type": "block_of_tomorrow", "number": 1.50},
+    {
+        "type": "text",
+        "text": "It rains",
+        "citations": [{"type": "web_search_result_location", "cited_text": "x"}],
+    },
+    {"type": "text", "text": " in Rome."},
+]
+TOOL_USAGE = {"web_search_requests": 1, "web_fetch_requests": 0}
+HOSTED: list[Any] = [
+    {"type": "web_search_20250305", "name": "web_search", "max_uses": 2},
+    {"type": "bash_20250124", "name": "bash"},
+    TOOLS[0],
+]
+
+
+def answer_by_searching(call: VendorCall) -> VendorReply:
+    """Answers as Anthropic's own tools do, and pauses."""
+    message: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "model": "m"}
+    usage = anthropic_server.USAGE | {"output_tokens": 9, "server_tool_use": TOOL_USAGE}
+    message |= {"content": FOUND, "stop_reason": "pause_turn", "stop_sequence": None, "usage": usage}
+    message["container"] = {"id": "container_1"}
+    if not json.loads(call.body).get("stream"):
+        return VendorReply((json.dumps(message).encode(),))
+    events = map(anthropic_server.write_event, anthropic_server.iterate_events(message))
+    return VendorReply(tuple(events), content_type="text/event-stream")
+
+
+def list_block_events(body: bytes) -> list[bytes]:
+    """The data of the events of blocks, without the blanks of the vendor's JSON."""
+    data = [line.removeprefix("data: ") for line in body.decode().split("\n") if "data: {" in line]
+    return [
+        json.dumps(event, separators=(",", ":")).encode()
+        for event in map(json.loads, data)
+        if event["type"] in ("content_block_start", "content_block_delta", "content_block_stop")
+    ]
+
+
+@pytest.mark.parametrize("max_tokens", [4000, 64_000], ids=["read whole", "read from a stream"])
+@MODES
+async def test_what_anthropics_own_tools_did_reaches_a_caller_of_its_api(stream: bool, max_tokens: int):
+    """Elsewhere an unknown block ended the answer, and its results were lost for the next turn."""
+    model = VendorModel("m", "anthropic", replace(PROFILE, max_output=64_000), passes_hosted_tools=True)
+    body = {"model": "m", "max_tokens": max_tokens, "messages": TURNS[:1], "tools": HOSTED, "stream": stream}
+    with serve_vendor(answer_by_searching) as vendor:
+        async with serve_gateway(AnthropicUpstream(), f"{vendor.url}/v1", "k", [model]) as served:
+            reply = await served.ask("/v1/messages", body)
+    assert reply.status == 200, reply.body
+    (call,) = vendor.calls
+    assert json.loads(call.body)["tools"] == HOSTED and "x-antiphon-ignored" not in reply.headers
+    if stream:
+        sent = b"".join(answer_by_searching(call).parts)
+        assert list_block_events(reply.body) == list_block_events(sent)
+        message = reply.events()[-2]
+        message |= message["delta"]
+    else:
+        message = reply.json()
+        assert message["content"] == FOUND
+    assert (message["stop_reason"], message["container"]) == ("pause_turn", {"id": "container_1"})
+    assert message["usage"]["server_tool_use"] == TOOL_USAGE
+    assert message["usage"]["output_tokens"] == 9
+
+
+@MODES
+async def test_other_apis_get_the_text_between_the_vendors_own_tools(stream: bool):
+    """The operator turned the tools on, in the provider's body."""
+    model = VendorModel("m", "anthropic", PROFILE, body={"tools": HOSTED[:1]})
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    answer = replace_reply(
+        answer_by_searching, b"pause_turn", b"end_turn", b"block_of_tomorrow", b"web_tool_result"
+    )
+    with serve_vendor(answer) as vendor:
+        async with serve_gateway(AnthropicUpstream(), f"{vendor.url}/v1", "k", [model]) as served:
+            reply = await served.ask("/v1/chat/completions", body)
+    assert reply.status == 200, reply.body
+    if stream:
+        text = "".join(
+            choice["delta"].get("content") or ""
+            for event in reply.events()[:-1]
+            for choice in event["choices"]
+        )
+    else:
+        text = reply.json()["choices"][0]["message"]["content"]
+    assert text == "I look it up.It rains in Rome."
+
+
+def replace_reply(answer: Answer, *pairs: bytes) -> Answer:
+    """Replaces texts of an answer: each by the one after it."""
+
+    def replaced(call: VendorCall) -> VendorReply:
+        reply = answer(call)
+        body = b"".join(reply.parts)
+        for old, new in zip(pairs[::2], pairs[1::2], strict=True):
+            body = body.replace(old, new)
+        return VendorReply((body,), content_type=reply.content_type)
+
+    return replaced
+
+
+@pytest.mark.parametrize("name", ["openai", "gemini"])
+async def test_other_vendors_refuse_tools_whose_schemas_only_anthropic_knows(name: str):
+    create, path, key, answer = VENDORS[name]
+    with serve_vendor(answer) as vendor:
+        async with serve_gateway(
+            create(), vendor.url + path, key, [VendorModel("m", name, PROFILE)]
+        ) as served:
+            body = {"model": "m", "max_tokens": 9, "messages": TURNS[:1], "tools": HOSTED[1:]}
+            reply = await served.ask("/v1/messages", body)
+    assert not vendor.calls
+    assert reply.status == 400 and "tools[0].type bash_20250124" in reply.error["message"]
 
 
 @pytest.mark.parametrize("name", ["openai", "gemini"])

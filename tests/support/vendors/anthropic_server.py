@@ -280,6 +280,7 @@ def iterate_events(message: Json) -> Iterator[Json]:
     if model == "cut":
         return
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None, "stop_details": None}
+    delta |= {"container": message["container"]} if "container" in message else {}
     yield {"type": "message_delta", "delta": delta, "usage": message["usage"]}
     yield {"type": "message_stop"}
 
@@ -290,11 +291,14 @@ def iterate_block(index: int, block: Json) -> Iterator[Json]:
         case "text":
             empty = block | {"text": ""}
             deltas = [{"type": "text_delta", "text": part} for part in split(block["text"])]
+            if citations := block.get("citations"):
+                empty["citations"] = []
+                deltas += [{"type": "citations_delta", "citation": each} for each in citations]
         case "thinking":
             empty = block | {"thinking": "", "signature": ""}
             deltas = [{"type": "thinking_delta", "thinking": part} for part in split(block["thinking"])]
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
-        case "tool_use":
+        case "tool_use" | "server_tool_use":
             empty = block | {"input": {}}
             text = json.dumps(block["input"]) if block["input"] else ""
             deltas = [{"type": "input_json_delta", "partial_json": part} for part in ("", *split(text))]

@@ -54,6 +54,7 @@ from antiphon.domain.events import (
     ToolCallDelta,
     ToolCallStarted,
     Usage,
+    VendorPart,
 )
 from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.retrieval import References, UnknownCitations
@@ -333,6 +334,8 @@ class OpenAIStreamEncoder(StreamEncoder, Generic[Part]):
                 return self.encode_usage(event)
             case ThinkingBlock() | CandidateTokens() | PromptScored() | References() | UnknownCitations():
                 return self._encode_rare(event)
+            case VendorPart():
+                return b""
 
     def _encode_rare(
         self, event: ThinkingBlock | CandidateTokens | PromptScored | References | UnknownCitations

@@ -95,6 +95,8 @@ class FieldReport:
     takes_unknown: bool = False
     """Whether an unknown field is reported instead of refused."""
     paths: list[str] = dataclasses.field(default_factory=list)
+    hosted_tools: list[str] = dataclasses.field(default_factory=list)
+    """Those of `paths` that are tools which a vendor runs."""
 
     @property
     def names(self) -> tuple[str, ...]:

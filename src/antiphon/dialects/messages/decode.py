@@ -74,6 +74,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.wire.anthropic import OWN_TOOLS
 from antiphon.wire.placed_blocks import KeptReasoning, place_block
 
 CALL_STATE = f"{OWN_SIGNATURE}-call:"
@@ -86,7 +87,7 @@ ITEM_STATE = f"{OWN_SIGNATURE}-item:"
 SIGNATURE = ".signature"
 """How the path of a block's signature ends."""
 
-ANTHROPIC_PATHS = ("messages[", "system[", "context_management.", "output_config.", "thinking.")
+ANTHROPIC_PATHS = ("messages[", "system[", "tools[", "context_management.", "output_config.", "thinking.")
 """How the paths begin of what only Anthropic uses."""
 
 BILLING_LINE = "x-anthropic-billing-header:"
@@ -207,20 +208,19 @@ def _filter_blocks(blocks: list[Any], field: str, report: FieldReport) -> list[A
 
 
 def _filter_tools(tools: list[Any], report: FieldReport) -> Iterator[object]:
-    """Yields the tools that the caller runs, without unknown fields. Raises UnsupportedParameter for a tool
-    whose schema only Anthropic knows."""
+    """Yields the tools that the caller runs, without unknown fields. Those whose schemas only Anthropic knows
+    have an empty schema here."""
     for index, tool in enumerate(tools):
         field = f"tools[{index}]"
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in (None, "custom"):
             yield _drop_unknown(tool, InputTool, field, report)
-        elif isinstance(kind, str) and kind.startswith(("bash_", "text_editor_", "memory_", "computer_")):
-            raise UnsupportedParameter(
-                f"{field}.type {sanitize_key(kind)} is not supported: send the tool with its input_schema",
-                param=f"{field}.type",
-            )
+        elif isinstance(kind, str) and kind.startswith(OWN_TOOLS):
+            yield {"input_schema": {}, "type": kind, "name": tool.get("name")}
         else:
-            report.paths.append(f"{field}.{sanitize_key(kind) if isinstance(kind, str) else 'type'}")
+            path = f"{field}.{sanitize_key(kind) if isinstance(kind, str) else 'type'}"
+            report.paths.append(path)
+            report.hosted_tools.append(path)
 
 
 MESSAGES_BODY = BodyDecoder(
@@ -268,6 +268,8 @@ def decode_messages(
             for block in message.content
         ),
         FieldReport(paths=anthropic_paths).names,
+        FieldReport(paths=report.hosted_tools).names,
+        tuple(_list_own_tools(wire)),
     )
     conversation = replace(conversation, original=original)
     budget = conversation.reasoning.budget
@@ -309,6 +311,10 @@ def decode_count(
     """Decodes a body of POST /v1/messages/count_tokens. Returns the model, the conversation, and the
     ignored fields. `unseal`: as for `decode_messages`. Raises a RequestError."""
     wire, report = COUNT_BODY.decode(body, report_unknown=True)
+    for name in _list_own_tools(wire):
+        raise UnsupportedParameter(
+            f"{name} is not supported: send the tool with its input_schema", param=name.partition(" ")[0]
+        )
     conversation, _ = _build_conversation(wire, report, unseal)
     return wire.model, conversation, report.names
 
@@ -569,6 +575,13 @@ def _describe_tools(wire: PromptBody) -> Mapping[str, str]:
             param="messages",
         )
     return definitions
+
+
+def _list_own_tools(wire: PromptBody) -> Iterator[str]:
+    """Yields the fields of tools whose schemas only Anthropic knows, with their types."""
+    for index, tool in enumerate(wire.tools or ()):
+        if tool.type not in (None, "custom"):
+            yield f"tools[{index}].type {sanitize_key(tool.type)}"
 
 
 def _list_references(wire: PromptBody) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Encodes answers and errors in the form of the Messages API."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -45,6 +45,8 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
     UsageSource,
+    VendorEnd,
+    VendorPart,
 )
 from antiphon.domain.messages import OWN_SIGNATURE, ToolCall
 from antiphon.domain.stored_responses import SealedReasoning
@@ -101,12 +103,19 @@ def encode_event(event: StreamEvent) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
 
 
+def _encode_native(name: str, fields: Mapping[str, object]) -> bytes:
+    """Encodes an event with parts that come in the form of this API."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name} | dict(fields)))
+
+
 def encode_message(
     meta: ResponseMeta, call: GenerationCall, generation: CollectedGeneration, seal: Seal | None = None
 ) -> bytes:
     """Encodes a buffered answer. `seal` makes a signature that carries the reasoning, instead of its text.
     None shows the text."""
     (choice,) = generation.choices
+    if choice.vendor_end is not None:
+        return _encode_vendor_answer(meta, choice.vendor_parts, choice.vendor_end, generation.usage)
     end = _build_end(choice, bool(choice.refusal), generation.usage, call)
     return _encode(
         MessageAnswer(
@@ -118,6 +127,37 @@ def encode_message(
             stop_details=end.stop_details,
             usage=_build_usage(generation.usage),
         )
+    )
+
+
+def _encode_vendor_answer(meta: ResponseMeta, blocks: Sequence[bytes], end: VendorEnd, usage: Usage) -> bytes:
+    """Encodes a buffered answer whose blocks come in the form of this API."""
+    answer = _build_start(meta, usage)
+    fields = msgspec.structs.asdict(answer) | {
+        "content": [msgspec.Raw(block) for block in blocks],
+        "usage": _build_vendor_usage(usage, end),
+    }
+    return _encode({"type": "message"} | fields | _read_fields(end))
+
+
+def _read_fields(end: VendorEnd) -> dict[str, object]:
+    return {name: msgspec.Raw(value) for name, value in end.fields.items()}
+
+
+def _build_vendor_usage(usage: Usage, end: VendorEnd) -> dict[str, object]:
+    """Builds the usage of an answer of Anthropic's, with that of its own tools."""
+    return msgspec.structs.asdict(_build_usage(usage)) | {"server_tool_use": msgspec.Raw(end.tool_usage)}
+
+
+def _build_start(meta: ResponseMeta, usage: Usage) -> MessageAnswer:
+    """Builds an answer that has no content so far."""
+    return MessageAnswer(
+        id=ID_PREFIX + meta.id,
+        content=[],
+        model=meta.model,
+        stop_reason=None,
+        stop_sequence=None,
+        usage=_build_usage(usage),
     )
 
 
@@ -222,7 +262,9 @@ class MessagesStreamEncoder(StreamEncoder):
         """The reasoning of the open block that the signature will carry."""
         self._index = -1
         """The index of the last block that has begun."""
-        self._open: type[AnswerBlock] | None = None
+        self._is_native = False
+        """Whether the blocks come in the form of this API."""
+        self._open: type[AnswerBlock | VendorPart] | None = None
         """The kind of the open block."""
         self._open_call = -1
         """The number of the call whose block began last."""
@@ -237,6 +279,12 @@ class MessagesStreamEncoder(StreamEncoder):
     def encode(self, event: Event) -> bytes:
         """Encodes one event; empty if the caller does not see it."""
         match event:
+            case VendorPart():
+                return self._encode_vendor_part(event)
+            case TextDelta() | ReasoningDelta() | ToolCallStarted() | ToolCallDelta() | ThinkingBlock() if (
+                self._is_native
+            ):
+                return b""
             case TextDelta() if event.text:
                 self._is_refusal |= event.is_refusal
                 return self._open_block(AnswerText("")) + self._encode_delta(TextPiece(event.text))
@@ -269,8 +317,7 @@ class MessagesStreamEncoder(StreamEncoder):
                 is_empty = self._index < 0
                 return (self._open_block(AnswerText("")) if is_empty else b"") + self._close_block()
             case Usage() if self._finished is not None:
-                end = _build_end(self._finished, self._is_refusal, event, self._call)
-                return encode_event(MessageDelta(end, _build_usage(event)))
+                return self._encode_usage(event, self._finished)
         return b""
 
     def end(self) -> bytes:
@@ -286,18 +333,10 @@ class MessagesStreamEncoder(StreamEncoder):
 
     def _encode_start(self, event: Started) -> bytes:
         """Encodes the first event, with the prompt's tokens."""
-        usage = _build_usage(
-            Usage(event.prompt_tokens, 0, event.cached_tokens, cache_write_tokens=event.cache_write_tokens)
+        usage = Usage(
+            event.prompt_tokens, 0, event.cached_tokens, cache_write_tokens=event.cache_write_tokens
         )
-        message = MessageAnswer(
-            id=ID_PREFIX + self._meta.id,
-            content=[],
-            model=self._meta.model,
-            stop_reason=None,
-            stop_sequence=None,
-            usage=usage,
-        )
-        return encode_event(MessageStart(message))
+        return encode_event(MessageStart(_build_start(self._meta, usage)))
 
     def _open_block(self, block: AnswerBlock) -> bytes:
         """Begins a block, unless one of its kind is open. Ends another one."""
@@ -329,6 +368,25 @@ class MessagesStreamEncoder(StreamEncoder):
             self._empty_calls.add(self._open_call)
         self._open = None
         return ending + encode_event(BlockStop(self._index))
+
+    def _encode_usage(self, usage: Usage, finished: Finished) -> bytes:
+        """Encodes why the answer ended, and its usage."""
+        if (vendor_end := finished.vendor_end) is not None:
+            fields = {"delta": _read_fields(vendor_end), "usage": _build_vendor_usage(usage, vendor_end)}
+            return _encode_native("message_delta", fields)
+        end = _build_end(finished, self._is_refusal, usage, self._call)
+        return encode_event(MessageDelta(end, _build_usage(usage)))
+
+    def _encode_vendor_part(self, event: VendorPart) -> bytes:
+        """Encodes the beginning of a block, or a delta, that comes in the form of this API."""
+        part = msgspec.Raw(event.part)
+        if event.is_delta:
+            return _encode_native("content_block_delta", {"index": self._index, "delta": part})
+        closing = self._close_block()
+        self._index += 1
+        self._open, self._is_native = VendorPart, True
+        start = {"index": self._index, "content_block": part}
+        return closing + _encode_native("content_block_start", start)
 
     def _encode_vendor_block(self, event: ThinkingBlock) -> bytes:
         """Encodes a vendor's complete block of reasoning. Its text was sent before, if the caller sees it."""

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, CacheControlShape
 from antiphon.domain import fields
 from antiphon.domain.fields import LONGEST_USER, Fraction, Name, Need, NonNegativeInt, PositiveInt, StopText
-from antiphon.wire.anthropic import SMALLEST_BUDGET, Effort, Piece
+from antiphon.wire.anthropic import OWN_TOOLS, SMALLEST_BUDGET, Effort, Piece
 from antiphon.wire.placed_blocks import BlockPlace
 
 MOST_TOOLS = 1024
@@ -158,13 +158,17 @@ class InputMessage(BodyShape, frozen=True):
     content: str | Annotated[list[ContentBlock], Meta(max_length=MOST_CONTENT_BLOCKS)]
 
 
+TOOL_TYPES = f"^(custom$|{'|'.join(OWN_TOOLS)})"
+
+
 class InputTool(BodyShape, frozen=True, kw_only=True):
     """A function that the model may call."""
 
     name: ToolName
     description: str | None = None
     input_schema: dict[str, Any]
-    type: Literal["custom"] | None = None
+    type: Annotated[str, Meta(pattern=TOOL_TYPES)] | None = None
+    """A type of Anthropic's, such as `bash_20250124`, is for its own models."""
     strict: bool | None = None
     cache_control: CacheControlShape | None = None
     defer_loading: bool | None = None

@@ -126,6 +126,8 @@ class VendorModel(Struct, frozen=True):
     """Fields that the operator adds to the body of each generation request."""
     passes_addresses: bool = False
     """Whether the vendor gets `https:` addresses of images. If not, they are refused."""
+    passes_hosted_tools: bool = False
+    """Whether the vendor gets the tools that it runs itself. If not, they are left out."""
     extra_fields: frozenset[str] = frozenset()
     """Fields that callers can add to the body, because the operator allows them. This server does not know
     their meaning, while it checks and translates `extra_parameters`."""

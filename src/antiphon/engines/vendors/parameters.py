@@ -25,6 +25,7 @@ from antiphon.domain.vendor_fields import (
     PREDICTED_IDS,
     build_modality_refusal,
     list_vendor_options,
+    require_known_tools,
     require_transcripts,
 )
 from antiphon.engines.vendors.base import VendorModel
@@ -256,10 +257,14 @@ def require_supported(
     format_parameters: frozenset[str],
     model: VendorModel,
     unusable: frozenset[str] = frozenset(),
+    knows_own_tools: bool = False,
 ) -> frozenset[str]:
     """Returns all parameters that the vendor's model takes. Raises UnsupportedParameter for the first
     parameter of the request that the model does not take. `format_parameters`: the parameters of the wire
-    format. `unusable`: parameters that this server cannot write, or whose results it cannot read."""
+    format. `unusable`: parameters that this server cannot write, or whose results it cannot read.
+    `knows_own_tools`: whether the vendor is Anthropic, and gets the body of the Messages API unchanged."""
+    if not knows_own_tools:
+        require_known_tools(request)
     refused = (model.refused_parameters, model.profile.refused, unusable)
     supported, refused_cases = combine_parameters(format_parameters, model.extra_parameters, refused)
     for name in list_parameters(request):

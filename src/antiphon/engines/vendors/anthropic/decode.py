@@ -17,6 +17,8 @@ from antiphon.domain.events import (
     ToolCallStarted,
     Usage,
     UsageSource,
+    VendorEnd,
+    VendorPart,
 )
 from antiphon.engines.vendors.anthropic.wire_types import (
     BlockDeltaWire,
@@ -25,17 +27,27 @@ from antiphon.engines.vendors.anthropic.wire_types import (
     BlockWire,
     EventNameWire,
     FailureWire,
+    KindWire,
     MessageAnswerWire,
     MessageDeltaWire,
     MessageStartWire,
     MessageUsageWire,
+    NativeDeltaWire,
+    NativeEndWire,
     RedactedBlockWire,
     TextBlockWire,
     ThinkingBlockWire,
     ToolUseWire,
 )
 from antiphon.engines.vendors.base import StreamFailure, VendorError, is_possible
-from antiphon.wire.anthropic import ERROR_STATUSES, InputPiece, TextPiece, ThinkingPiece
+from antiphon.wire.anthropic import (
+    ERROR_STATUSES,
+    InputPiece,
+    Piece,
+    SignaturePiece,
+    TextPiece,
+    ThinkingPiece,
+)
 from antiphon.wire.placed_blocks import place_block
 
 FINISHES: Mapping[str, FinishReason] = MappingProxyType(
@@ -49,7 +61,27 @@ FINISHES: Mapping[str, FinishReason] = MappingProxyType(
     }
 )
 """The finish reason of each stop reason. `pause_turn` is missing: it means that the vendor's own tools still
-run, so the answer is not complete. Requests never ask for these tools."""
+run, so the answer is complete only for a caller of this API, who can continue it."""
+
+END_FIELDS = ("stop_reason", "stop_sequence", "stop_details", "container")
+"""The fields that tell how an answer ended."""
+
+BLOCK_KINDS = frozenset(
+    str(kind.__struct_config__.tag)
+    for kind in (TextBlockWire, ThinkingBlockWire, RedactedBlockWire, ToolUseWire)
+)
+
+HOSTED_KINDS = frozenset({"server_tool_use", "mcp_tool_use", "container_upload"})
+"""The kinds of blocks of the vendor's own tools, besides their results."""
+
+DELTA_KINDS = frozenset(
+    str(kind.__struct_config__.tag) for kind in (TextPiece, ThinkingPiece, SignaturePiece, InputPiece)
+)
+
+CITATION = "citations_delta"
+"""The kind of a delta that tells the source of the text before it."""
+
+NO_INPUT = b"{}"
 
 CHOICE = 0
 """The index of the only choice that this vendor makes."""
@@ -59,6 +91,13 @@ read_failure = msgspec.json.Decoder(FailureWire).decode
 read_name = msgspec.json.Decoder(EventNameWire).decode
 read_message_start = msgspec.json.Decoder(MessageStartWire).decode
 read_block_start = msgspec.json.Decoder(BlockStartWire).decode
+read_known_block = msgspec.json.Decoder(BlockWire).decode
+read_kind = msgspec.json.Decoder(KindWire).decode
+read_native_delta = msgspec.json.Decoder(NativeDeltaWire).decode
+read_native_end = msgspec.json.Decoder(NativeEndWire).decode
+read_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+read_text = msgspec.json.Decoder(str | None).decode
+encode_json = msgspec.json.Encoder().encode
 read_block_delta = msgspec.json.Decoder(BlockDeltaWire).decode
 read_block_stop = msgspec.json.Decoder(BlockStopWire).decode
 read_message_delta = msgspec.json.Decoder(MessageDeltaWire).decode
@@ -78,13 +117,18 @@ def build_error(failure: FailureWire) -> VendorError:
     return VendorError(failure.error.message, kind, ERROR_STATUSES.get(kind))
 
 
-def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
-    """Yields the events of a whole answer, as if it were a stream whose blocks come complete."""
+def decode_answer(body: bytes, shows_reasoning: bool, is_native: bool = False) -> Iterator[Event]:
+    """Yields the events of a whole answer, as if it were a stream whose blocks come complete. `is_native`: as
+    for `MessagesDecoder`."""
     answer = read_answer(body)
     if isinstance(answer, FailureWire):
         raise StreamFailure(build_error(answer))
-    decoder = MessagesDecoder(shows_reasoning)
+    decoder = MessagesDecoder(shows_reasoning, is_native, is_whole=True)
     yield from decoder.start_message(answer)
+    if is_native:
+        fields = read_raw_object(body)
+        end = {name: fields[name] for name in END_FIELDS if name in fields}
+        decoder.read_native_end(encode_json({"delta": end, "usage": fields["usage"]}))
     for index, block in enumerate(answer.content):
         yield from decoder.start_block(index, block)
         yield from decoder.stop_block(index)
@@ -95,11 +139,15 @@ def decode_answer(body: bytes, shows_reasoning: bool) -> Iterator[Event]:
 class OpenBlock:
     """The block whose deltas arrive now."""
 
-    __slots__ = ("block", "deltas", "index", "signature")
+    __slots__ = ("block", "deltas", "index", "native", "native_deltas", "signature")
 
-    def __init__(self, index: int, block: BlockWire) -> None:
+    def __init__(self, index: int, native: msgspec.Raw) -> None:
         self.index = index
-        self.block = block
+        self.native = native
+        """The beginning of the block as it came."""
+        self.native_deltas: list[msgspec.Raw] = []
+        self.block = read_block(native)
+        """None if its kind is unknown."""
         self.deltas: list[str] = []
         """The reasoning, or the arguments, so far."""
         self.signature: list[str] = []
@@ -108,8 +156,13 @@ class OpenBlock:
 class MessagesDecoder:
     """`StreamDecoder` of one answer: `message_start`, blocks with deltas, `message_delta`, `message_stop`."""
 
-    def __init__(self, shows_reasoning: bool) -> None:
+    def __init__(self, shows_reasoning: bool, is_native: bool = False, *, is_whole: bool = False) -> None:
+        """`is_native`: the caller speaks this API, and gets the blocks as they come too. `is_whole`: the
+        caller gets them when they are complete."""
         self._shows_reasoning = shows_reasoning
+        self._is_native = is_native
+        self._is_whole = is_whole
+        self._vendor_end: VendorEnd | None = None
         self._usage: MessageUsageWire | None = None
         self._block: OpenBlock | None = None
         self._text_length = 0
@@ -153,12 +206,20 @@ class MessagesDecoder:
         self._stop_reason, self._stop_sequence = answer.stop_reason, answer.stop_sequence
         return ()
 
-    def start_block(self, index: int, block: BlockWire) -> Sequence[Event]:
-        """Begins a block."""
+    def start_block(self, index: int, native: msgspec.Raw) -> Sequence[Event]:
+        """Begins a block. A block of the vendor's own tools is left out if the caller speaks another API."""
         if self._usage is None or self._block is not None or self.is_complete:
             raise ValueError("a block begins out of order")
-        self._block = OpenBlock(index, block)
+        self._block = OpenBlock(index, native)
+        block = self._block.block
         events = self._start_once()
+        if self._is_native and not self._is_whole:
+            events = (*events, VendorPart(CHOICE, bytes(native)))
+        if block is None:
+            kind = read_kind(native).type
+            if not (self._is_native or kind in HOSTED_KINDS or kind.endswith("_tool_result")):
+                raise ValueError(f"a block has the unknown kind {kind}")
+            return events
         if isinstance(block, TextBlockWire):
             return (*events, *self._add_text(block.text))
         if isinstance(block, ThinkingBlockWire):
@@ -173,7 +234,13 @@ class MessagesDecoder:
         """Ends a block, and returns the events that need the complete block."""
         open_block, self._block = self._find_block(index), None
         block = open_block.block
-        if isinstance(block, TextBlockWire):
+        events = self._stop_known_block(open_block, block)
+        if self._is_native and self._is_whole:
+            return (*events, VendorPart(CHOICE, join_block(open_block.native, open_block.native_deltas)))
+        return events
+
+    def _stop_known_block(self, open_block: OpenBlock, block: BlockWire | None) -> Sequence[Event]:
+        if block is None or isinstance(block, TextBlockWire):
             return ()
         if isinstance(block, RedactedBlockWire):
             return self._return_block({"type": "redacted_thinking", "data": block.data})
@@ -188,19 +255,52 @@ class MessagesDecoder:
         if self._usage is None or self._block is not None or self.is_complete:
             raise ValueError("the answer ends out of order")
         reason = FINISHES.get(self._stop_reason or "")
+        if reason is None and self._is_native and self._stop_reason:
+            reason = FinishReason.STOP
         if reason is None:
             raise ValueError(f"the answer ended with the stop reason {self._stop_reason}")
         if reason is FinishReason.TOOL_CALLS and not self._call_count:
             raise ValueError("the answer ended with calls and has none")
         self.is_complete = True
-        return (*self._start_once(), Finished(CHOICE, reason, stop=self._stop_sequence))
+        end = Finished(CHOICE, reason, stop=self._stop_sequence, vendor_end=self._vendor_end)
+        return (*self._start_once(), end)
+
+    def read_native_end(self, data: bytes) -> None:
+        """Reads the end of the answer for a caller of this API."""
+        end = read_native_end(data)
+        fields = {name: bytes(value) for name, value in end.delta.items()}
+        self._vendor_end = VendorEnd(fields, bytes(end.usage.server_tool_use))
 
     # --- events of a stream ---------------------------------------------------------------------------------
 
     def _read_delta(self, data: bytes) -> Sequence[Event]:
         """Reads the most frequent event."""
-        event = read_block_delta(data)
-        open_block, delta = self._find_block(event.index), event.delta
+        if self._is_native:
+            return self._read_native_delta(data)
+        try:
+            event = read_block_delta(data)
+        except msgspec.ValidationError:
+            if read_kind(read_native_delta(data).delta).type != CITATION:
+                raise
+            return ()
+        return self._add_delta(self._find_block(event.index), event.delta)
+
+    def _read_native_delta(self, data: bytes) -> Sequence[Event]:
+        """Reads a delta for a caller of this API."""
+        native = read_native_delta(data)
+        open_block = self._find_block(native.index)
+        events: Sequence[Event] = ()
+        if read_kind(native.delta).type in DELTA_KINDS:
+            events = self._add_delta(open_block, read_block_delta(data).delta)
+        if self._is_whole:
+            open_block.native_deltas.append(native.delta)
+            return events
+        return (VendorPart(CHOICE, bytes(native.delta), is_delta=True), *events)
+
+    def _add_delta(self, open_block: OpenBlock, delta: Piece) -> Sequence[Event]:
+        """Adds a delta to the open block. Deltas of a block of unknown kind are left out."""
+        if open_block.block is None:
+            return ()
         if isinstance(delta, TextPiece):
             require_kind(open_block, TextBlockWire)
             return self._add_text(delta.text)
@@ -226,6 +326,8 @@ class MessagesDecoder:
         event = read_message_delta(data)
         if self._usage is None:
             raise ValueError("the answer ends before it begins")
+        if self._is_native:
+            self.read_native_end(data)
         self._usage = merge_usage(self._usage, event.usage)
         self._stop_reason = event.delta.stop_reason or self._stop_reason
         self._stop_sequence = event.delta.stop_sequence or self._stop_sequence
@@ -295,6 +397,36 @@ def require_kind(open_block: OpenBlock, kind: type[BlockWire]) -> None:
     """Raises ValueError if a delta belongs to another kind of block."""
     if type(open_block.block) is not kind:
         raise ValueError(f"a delta does not belong to the block {open_block.index}")
+
+
+def read_block(native: msgspec.Raw) -> BlockWire | None:
+    """Reads a block. Returns None if its kind is unknown."""
+    return read_known_block(native) if read_kind(native).type in BLOCK_KINDS else None
+
+
+def join_block(native: msgspec.Raw, deltas: Sequence[msgspec.Raw]) -> bytes:
+    """Returns a complete block of any kind: what it began with, and what its deltas add."""
+    if not deltas:
+        return bytes(native)
+    added: dict[str, list[msgspec.Raw]] = {}
+    for delta in deltas:
+        for name, value in read_raw_object(delta).items():
+            added.setdefault(name, []).append(value)
+    added.pop("type", None)
+    block = read_raw_object(native)
+    if "partial_json" in added:
+        text = "".join(read_text(value) or "" for value in added.pop("partial_json")).encode()
+        try:
+            read_raw_object(text)
+        except msgspec.DecodeError:  # the limit of tokens cut it
+            text = NO_INPUT
+        block["input"] = msgspec.Raw(text)
+    if "citation" in added:
+        block["citations"] = msgspec.Raw(encode_json(added.pop("citation")))
+    for name, values in added.items():
+        texts = [read_text(value) or "" for value in (block.get(name, msgspec.Raw(b"null")), *values)]
+        block[name] = msgspec.Raw(encode_json("".join(texts)))
+    return encode_json(block)
 
 
 def read_arguments(text: bytes) -> str:

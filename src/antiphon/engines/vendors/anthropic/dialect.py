@@ -7,7 +7,7 @@ import msgspec
 from antiphon.domain.events import Event
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest
 from antiphon.engines.vendors.anthropic.decode import MessagesDecoder, decode_answer, decode_error
-from antiphon.engines.vendors.anthropic.encode import encode_request
+from antiphon.engines.vendors.anthropic.encode import encode_request, find_original
 from antiphon.engines.vendors.anthropic.wire_types import ModelListWire
 from antiphon.engines.vendors.base import Attributes, StreamDecoder, UpstreamCall, VendorError, VendorModel
 from antiphon.engines.vendors.parameters import shows_reasoning
@@ -33,10 +33,12 @@ class AnthropicUpstream:
         return encode_request(request, model, attributes)
 
     def decode_answer(self, request: GenerationRequest, model: VendorModel, body: bytes) -> Iterable[Event]:
-        return decode_answer(body, shows_reasoning(request))
+        is_native = request.is_buffered and find_original(request) is not None
+        return decode_answer(body, shows_reasoning(request), is_native)
 
     def start_stream(self, request: GenerationRequest, model: VendorModel) -> StreamDecoder:
-        return MessagesDecoder(shows_reasoning(request))
+        is_native = find_original(request) is not None
+        return MessagesDecoder(shows_reasoning(request), is_native, is_whole=request.is_buffered)
 
     def decode_error(self, status: int, body: bytes) -> VendorError:
         return decode_error(body)

@@ -36,7 +36,7 @@ from antiphon.engines.vendors.base import Attributes, UpstreamCall, VendorModel
 from antiphon.engines.vendors.caller_extras import add_extra_fields, read_extra_headers
 from antiphon.engines.vendors.parameters import list_sampling_options, require_no_names, require_supported
 from antiphon.errors import InvalidValue, MissingParameter, RequestError, UnsupportedParameter
-from antiphon.wire.anthropic import SMALLEST_BUDGET, Effort
+from antiphon.wire.anthropic import OWN_TOOLS, SMALLEST_BUDGET, Effort
 from antiphon.wire.placed_blocks import AFTER, BlockPlace, interleave
 
 Body = dict[str, object]
@@ -69,9 +69,20 @@ ORIGINAL_OPTIONS = ("thinking", "output_config", "output_format")
 NULL = b"null"
 
 
-def encode_original(original: MessagesBody, reasons: bool, ignored: list[str]) -> Body:
-    """Returns the fields that the vendor gets byte for byte. Leaves out tools that the vendor would run, and
-    the reasoning of other models."""
+def find_original(request: GenerationRequest) -> MessagesBody | None:
+    """Returns the body whose conversation the vendor gets unchanged. None if the request did not come by the
+    Messages API, or if a step of the pipeline has changed its messages."""
+    prompt = request.prompts[0]
+    if not isinstance(prompt, Conversation) or prompt.original is None:
+        return None
+    return prompt.original if prompt.original.messages is prompt.messages else None
+
+
+def encode_original(
+    original: MessagesBody, reasons: bool, passes_hosted_tools: bool, ignored: list[str]
+) -> Body:
+    """Returns the fields that the vendor gets byte for byte. Leaves out the reasoning of other models, and
+    tools that the vendor would run, unless the operator allows them."""
     fields = {name: value for name, value in read_raw_object(original.body).items() if value != NULL}
     names = ORIGINAL_FIELDS + (ORIGINAL_OPTIONS if reasons else ())
     body: Body = {name: fields[name] for name in names if name in fields}
@@ -85,11 +96,17 @@ def encode_original(original: MessagesBody, reasons: bool, ignored: list[str]) -
         body["messages"] = [message for message in messages if message["content"]]
         ignored.append("messages[].content[].thinking")
     raw_tools = read_raw_list(fields.get("tools", b"[]"))
-    if tools := [tool for tool in raw_tools if read_json(tool).get("type") in (None, "custom")]:
+    if tools := [tool for tool in raw_tools if passes_hosted_tools or not is_hosted(read_json(tool))]:
         body["tools"] = tools
         if "tool_choice" in fields:
             body["tool_choice"] = fields["tool_choice"]
     return body
+
+
+def is_hosted(tool: Mapping[str, object]) -> bool:
+    """Whether the vendor runs a tool."""
+    kind = tool.get("type")
+    return kind not in (None, "custom") and not str(kind).startswith(OWN_TOOLS)
 
 
 def is_foreign_reasoning(block: Mapping[str, object]) -> bool:
@@ -325,20 +342,18 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
             "to /v1/chat/completions",
             param="prompt",
         )
-    original, reasons = prompt.original, model.profile.reasoning is not False
-    if original is not None and original.messages is not prompt.messages:
-        original = None
+    original, reasons = find_original(request), model.profile.reasoning is not False
     accepting_model = limit_extras(model)
     if original is not None:  # it reads documents itself
         modalities = (*model.profile.modalities, str(MediaKind.DOCUMENT))
         accepting_model = replace(accepting_model, profile=replace(model.profile, modalities=modalities))
-    supported = require_supported(request, PARAMETERS, accepting_model)
+    supported = require_supported(request, PARAMETERS, accepting_model, knows_own_tools=original is not None)
     limit = find_token_limit(request.output, model)
     ignored: list[str] = []
     is_streamed = not request.is_buffered or limit > MAX_BUFFERED_OUTPUT
     body: Body = {"model": model.name, "max_tokens": limit}
     if original is not None:
-        body |= encode_original(original, reasons, ignored)
+        body |= encode_original(original, reasons, model.passes_hosted_tools, ignored)
     else:
         body |= encode_messages(prompt, ignored)
         if prompt.tools is not None and prompt.tools.tools:
@@ -358,7 +373,8 @@ def encode_request(request: GenerationRequest, model: VendorModel, attributes: A
     headers = read_extra_headers(request, model)
     used_fields = USED_FIELDS
     if original is not None:
-        used_fields |= {*original.names}
+        hosted = () if model.passes_hosted_tools else original.hosted_tools
+        used_fields |= {*original.names} - {*hosted}
         headers += ((BETA_HEADER, original.betas),) if original.betas else ()
     ignored_names = (*list_unused(request, used_fields), *dict.fromkeys(ignored))
     return UpstreamCall("/messages", JSON.encode(body), is_streamed, headers, ignored_names)

@@ -1,11 +1,11 @@
 """The parts of Anthropic's answers that are read. Unknown fields are skipped. An unknown kind of block or
-delta cannot be read, since its content would be lost."""
+delta reaches only callers of the Messages API, since its content would be lost elsewhere."""
 
 from typing import Literal
 
 from msgspec import Raw, Struct, field
 
-from antiphon.engines.vendors.base import Wire
+from antiphon.engines.vendors.base import NULL, Wire
 from antiphon.wire.anthropic import Piece
 from antiphon.wire.placed_blocks import BlockPlace
 
@@ -72,7 +72,8 @@ class FailureWire(Wire, tag_field="type", tag="error"):
 class MessageAnswerWire(Wire, tag_field="type", tag="message"):
     """A whole answer. At the beginning of a stream `content` is empty, and `stop_reason` is absent."""
 
-    content: list[BlockWire]
+    content: list[Raw]
+    """Each block is a `BlockWire`, or of an unknown kind."""
     usage: MessageUsageWire
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -88,7 +89,7 @@ class BlockStartWire(Wire):
     """`content_block_start`."""
 
     index: int
-    content_block: BlockWire
+    content_block: Raw
 
 
 class BlockDeltaWire(Wire):
@@ -102,6 +103,32 @@ class BlockStopWire(Wire):
     """`content_block_stop`."""
 
     index: int
+
+
+class KindWire(Wire):
+    """The kind of a block or a delta."""
+
+    type: str
+
+
+class NativeDeltaWire(Wire):
+    """`content_block_delta`, with its delta as it came."""
+
+    index: int
+    delta: Raw
+
+
+class NativeUsageWire(Wire):
+    """What the vendor's own tools did."""
+
+    server_tool_use: Raw = NULL
+
+
+class NativeEndWire(Wire):
+    """`message_delta`, with the end of the answer as it came."""
+
+    delta: dict[str, Raw]
+    usage: NativeUsageWire
 
 
 class MessageEndWire(Wire):
