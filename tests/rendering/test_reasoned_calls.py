@@ -106,6 +106,21 @@ async def test_reasoning_after_a_tools_result_is_reasoning(burst):
         assert heard == ("I need more.", "I do.", CALLED, FinishReason.TOOL_CALLS)
 
 
+@pytest.mark.parametrize(
+    ("source", "call"), [(QWEN_CODER, QWEN_CALL), (KIMI, KIMI_CALL), (HERMES, JSON_CALL)]
+)
+async def test_any_split_of_reasoning_text_and_calls_is_read_alike(source, call):
+    """vLLM #55082, #31501: arguments were lost where a step had several tokens. From one token for each step
+    up to half of the answer, any place of the answer is the end of a step."""
+    text = f"<think>\nI need to write.\n</think>\n\nI do.\n{call}"
+    expected = ("I need to write.", "I do.", CALLED, FinishReason.TOOL_CALLS)
+    for burst in range(1, len(text) // 2, 3):
+        speaker, _ = made(text, source + THINKING, burst)
+        (said,) = (await answer(speaker, asking())).choices
+        calls = [(call.name, call.arguments) for call in said.calls]
+        assert (said.reasoning, said.text, calls, said.reason) == expected, burst
+
+
 async def test_a_call_in_the_reasoning_of_other_families_is_a_text():
     call = JSON_CALL.replace("</think>", "</thinking>")
     heard = await hear(f"I need {call} No.</think>Done.", opening(HERMES), 3)
