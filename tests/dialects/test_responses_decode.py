@@ -341,6 +341,7 @@ def test_a_custom_tool_is_a_function_with_one_text():
 
 
 def test_a_namespace_is_the_beginning_of_its_tools_names():
+    """vllm-project/vllm#46737: the flat name came back, which Codex does not know."""
     decoded = call(tools=[SPACE])
     search, note = decoded.request.prompts[0].tools.tools
     assert (search.name, search.description) == ("mcp__docs__search", "Docs.\n\nw")

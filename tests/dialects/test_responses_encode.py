@@ -190,6 +190,8 @@ def test_an_event_that_is_dropped_doubled_or_moved_is_found(fields):
 
 @given(st.lists(st.sampled_from(["text", "refusal", "reasoning", "call", "custom", "search"]), max_size=12))
 def test_any_order_of_events_is_a_stream_of_items(names):
+    """makecindy#4509: Codex shows nothing of an item whose deltas came before it, or that shares its
+    index."""
     events: list[Event] = []
     for number, name in enumerate(names):
         if name in ("text", "refusal"):
@@ -398,6 +400,7 @@ INPUTS = [
     st.sampled_from(['{"input": ', '{"input":', ' {\n "input" : ']),
 )
 def test_a_custom_call_has_the_raw_text_however_it_is_split(text, is_ascii, sizes, opening):
+    """ds4#745: the call came back as a function's, and Codex aborted it."""
     arguments = opening + json.dumps(text, ensure_ascii=is_ascii) + "}"
     deltas: list[Event] = []
     for size in [*sizes, len(arguments)]:
