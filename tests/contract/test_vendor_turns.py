@@ -113,17 +113,14 @@ def test_the_ai_sdk_returns_what_the_vendor_sent(
     assert "result" in found, found["error"]
     assert found["result"]["text"] == "Rain."
     assert [text for text in found["result"]["reasoning"] if text] == ["Turn 0.", "Turn 1.", "Turn 2."]
-    is_messages = name.endswith("@messages")  # calls of Responses have no place for signatures
-    kept = ("type", "thinking", "signature", "data") if is_messages else ()
-    expect_own_blocks(engine, kept, has_signatures=is_messages)
+    kept = ("type", "thinking", "signature", "data") if name.endswith("@messages") else ()
+    expect_own_blocks(engine, kept)
     assert [request.is_buffered for request in engine.requests] == [scenario == "think"] * (TURNS + 1)
 
 
-def expect_own_blocks(
-    engine: VendorDouble, kept: Collection[str] = (), *, has_signatures: bool = True
-) -> None:
+def expect_own_blocks(engine: VendorDouble, kept: Collection[str] = ()) -> None:
     """Checks that the last request has what the engine sent in each turn before. `kept`: the fields of blocks
-    that the API has; by default all. `has_signatures`: whether it has those of calls."""
+    that the API has; by default all."""
     (prompt,) = engine.requests[-1].prompts
     assert isinstance(prompt, Conversation)
     turns = [each for each in prompt.messages if each.role is Role.ASSISTANT]
@@ -131,8 +128,7 @@ def expect_own_blocks(
         sent = answer(engine.requests[at])
         blocks = [each.block for each in sent if isinstance(each, ThinkingBlock)]
         assert strip(turn.thinking_blocks, kept) == strip(blocks, kept)
-        signature = f"call+/{at}==" if has_signatures else None
-        assert [call.signature for call in turn.tool_calls] == [signature, None]
+        assert [call.signature for call in turn.tool_calls] == [f"call+/{at}==", None]
         assert turn.reasoning == f"Turn {at}."
     assert len(turns) == TURNS
 

@@ -59,6 +59,10 @@ OTHER_LIFETIMES = {ours: other for other, ours in LIFETIMES.items()}
 BETWEEN_TEXTS = "\n\n"
 """What is between the texts of several messages of the assistant in a row."""
 
+CALL_SIGNATURE = "call_signature"
+"""The type of a sealed block with the signature of a call. Gemini wants it back, and items of calls have no
+place for it."""
+
 SEARCH_ID = "tool_search"
 """The id of a search without an id."""
 
@@ -73,13 +77,20 @@ class _Turn:
         self.calls: list[ToolCall] = []
 
     def build(self) -> Message:
+        signatures = {
+            block["call"]: str(block["signature"])
+            for block in self.blocks
+            if block.get("type") == CALL_SIGNATURE and {"call", "signature"} <= block.keys()
+        }
         return Message(
             Role.ASSISTANT,
             BETWEEN_TEXTS.join(self.texts),
-            tool_calls=tuple(self.calls),
+            tool_calls=tuple(replace(call, signature=signatures.get(call.id)) for call in self.calls),
             reasoning="\n\n".join(self.reasoning) or None,
             reasoning_field="input[].reasoning",
-            thinking_blocks=tuple(map(self._move_block, self.blocks)),
+            thinking_blocks=tuple(
+                self._move_block(block) for block in self.blocks if block.get("type") != CALL_SIGNATURE
+            ),
         )
 
     def _move_block(self, block: Mapping[str, object]) -> Mapping[str, object]:

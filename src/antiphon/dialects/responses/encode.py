@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from antiphon.dialects.base import ResponseMeta
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import build_chat_logprobs
+from antiphon.dialects.responses.conversation import CALL_SIGNATURE
 from antiphon.dialects.responses.custom_input import CustomInputReader
 from antiphon.dialects.responses.decode import ResponsesCall
 from antiphon.dialects.responses.tools import CalledTool, CallForm
@@ -412,7 +413,7 @@ class ResponseBuilder:
         self.sealed: dict[int, str] = {}
         """By the indexes of items: sealed reasoning that only the stored items have."""
         self._loose_blocks: list[Mapping[str, object]] = []
-        """A vendor's blocks that came outside of reasoning."""
+        """A vendor's blocks that came outside of reasoning, and the signatures of calls."""
         self.response = replace(call.template, id=ID_PREFIX + meta.id, created_at=meta.created)
         """The response. It has its output from its end on."""
         self._next_number = 0
@@ -449,6 +450,9 @@ class ResponseBuilder:
                 else:
                     self._loose_blocks.append(event.block)
             case ToolCallStarted():
+                if event.signature is not None:
+                    block = {"type": CALL_SIGNATURE, "call": event.id, "signature": event.signature}
+                    self._loose_blocks.append(block)
                 yield from self._close("completed")
                 tool = self.call.called.get(event.name) or CalledTool(CallForm.FUNCTION, event.name)
                 yield from self._open(CALL_ITEMS[tool.form](self, event, tool))
