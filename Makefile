@@ -96,7 +96,7 @@ quick: .venv/test.stamp ## Run the tests that take a minute and need no service,
 	@$(RUN_TESTS) --quiet $(SLOW_TESTS:%=--ignore=tests/%) $(QUICK_TESTS:%=tests/%) $(ARGS)
 	@echo "Left out: $(SLOW_TESTS) $(filter-out $(QUICK_TESTS) engines fixtures support %__pycache__,$(TEST_FOLDERS))"
 
-# The only tests of agents: their programs have 700 MB, which `make test` need not fetch.
+# The only tests of agents: their programs have 900 MB, which `make test` need not fetch.
 clients: installed .venvs/node/agents.stamp ## Run the tests with client libraries, agents, Node.js and a browser
 	@$(RUN_TESTS) -m "not soak and not cluster and not deploy and not device" $(CLIENT_TESTS) $(ARGS)
 
@@ -285,7 +285,7 @@ IN_CLUSTER = $(PIP) --python .venvs/cluster/bin/python install --no-compile
 	@$(CONSOLE_NPM) ci
 	@touch $@
 
-# Claude Code and Codex. Each has a package for each platform, and npm installs that of this machine. Claude Code's own
+# Claude Code, Codex and OpenCode. Each has a package for each platform, and npm installs that of this machine. Claude Code's own
 # package would only run a script that links it.
 .venvs/node/agents.stamp: .venvs/node/linked.stamp $(AGENT_TESTS)/package.json $(AGENT_TESTS)/package-lock.json
 	@echo "Installing the agents"

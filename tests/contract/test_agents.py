@@ -1,7 +1,7 @@
 """Agents as their users run them, unchanged and headless: each edits a file and runs commands by calls of
 tools, over several turns, against a server with keys. The model's answers are fixed.
 
-`make clients` installs the agents' programs, of 700 MB, and runs these tests.
+`make clients` installs the agents' programs, of 900 MB, and runs these tests.
 """
 
 import json
@@ -77,27 +77,26 @@ class Place:
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout
 
-    def list_rows(self) -> list[dict[str, Any]]:
-        """The rows of the agent's key in the ledger, the oldest first: one for each step."""
+    def list_rows(self, least: int) -> list[dict[str, Any]]:
+        """The rows of the agent's key in the ledger, the oldest first. `least`: as many there must be."""
         rows: list[dict[str, Any]] = []
 
         def are_there() -> bool:
             asked = f"/admin/v1/usage/entries?key={self.key}&limit=100"
             rows[:] = self.operator.get(asked).json()["data"]
-            return len(rows) >= len(self.vendor.steps)
+            return len(rows) >= least
 
         wait_until(are_there, what="the rows of the ledger")
         return sorted(rows, key=lambda row: row["prompt_tokens"])
 
-    def expect_rows(self, path: str) -> None:
-        """Checks that the ledger has every turn with its usage, and nothing besides."""
+    def expect_rows(self, path: str, first: int = 1) -> None:
+        """Checks that the ledger has every turn with its usage, and nothing besides. `first`: how often the
+        first turn is asked for."""
+        turns = [0] * (first - 1) + list(range(len(self.vendor.steps)))
         assert [
             (row["operation"], row["status"], row["prompt_tokens"], row["output_tokens"])
-            for row in self.list_rows()
-        ] == [
-            (path, "ok", count_usage(turn)["prompt_tokens"], COMPLETION_TOKENS)
-            for turn in range(len(self.vendor.steps))
-        ]
+            for row in self.list_rows(len(turns))
+        ] == [(path, "ok", count_usage(turn)["prompt_tokens"], COMPLETION_TOKENS) for turn in turns]
 
 
 @contextmanager
@@ -224,6 +223,25 @@ PATCH = """*** Begin Patch
 """
 
 
+OPENCODE_SETTINGS = """
+{
+  "provider": {
+    "antiphon": {
+      "npm": "%(package)s",
+      "name": "Antiphon",
+      "options": { "baseURL": "%(url)s/v1", "apiKey": "{env:ANTIPHON_KEY}" },
+      "models": {
+        "local": { "name": "My model", "tool_call": true, "limit": { "context": 32768, "output": 4096 } }
+      }
+    }
+  },
+  "model": "antiphon/local",
+  "small_model": "antiphon/local",
+  "share": "disabled"
+}
+"""
+
+
 def test_codex_edits_a_file_and_runs_commands(tmp_path: Path) -> None:
     program = find_program("@openai/codex-*/vendor/*/bin/codex")
     steps = (
@@ -278,6 +296,47 @@ def run_codex(place: Place, program: Path, fails: bool = False) -> str:
         CODEX_HOME=str(place.home),
         ANTIPHON_KEY=place.secret,
     )
+
+
+@pytest.mark.parametrize(
+    ("package", "path"),
+    [("@ai-sdk/openai-compatible", "/v1/chat/completions"), ("@ai-sdk/openai", "/v1/responses")],
+)
+def test_opencode_edits_a_file_and_runs_commands(tmp_path: Path, package: str, path: str) -> None:
+    program = find_program("opencode-*/bin/opencode")
+    greeting = tmp_path / "work" / "greeting.txt"
+    edit = {"filePath": str(greeting), "oldString": "Good morning", "newString": "Good evening"}
+    steps = (
+        Step(reasoning="I read it first.", calls=[("read", {"filePath": str(greeting)})]),
+        Step("I change it.", [("edit", edit)]),
+        Step(
+            calls=[
+                ("bash", {"command": "tr a-z A-Z < greeting.txt > shouted.txt", "description": "Shout"}),
+                ("bash", {"command": "cat no-such-file", "description": "Read what is not there"}),
+            ],
+        ),
+        Step("Done: it is evening."),
+    )
+    with serve_agent(tmp_path, steps) as place:
+        greeting.write_text("Good morning, world\n")
+        settings = OPENCODE_SETTINGS % {"url": place.url, "package": package}
+        (place.work / "opencode.json").write_text(settings)
+        printed = place.run(
+            [program, "run", "--format", "json", "Greet in the evening."],
+            ANTIPHON_KEY=place.secret,
+            OPENCODE_DISABLE_AUTOUPDATE="1",
+            OPENCODE_DISABLE_MODELS_FETCH="1",
+        )
+        events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+        texts = [event["part"]["text"] for event in events if event["type"] == "text"]
+        assert texts[-1] == steps[-1].text
+        assert greeting.read_text() == "Good evening, world\n"
+        assert (place.work / "shouted.txt").read_text() == "GOOD EVENING, WORLD\n"
+        results = place.vendor.list_results()
+        assert list(results) == [name_call(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1))]
+        assert "Good morning, world" in results[name_call(0, 0)]
+        assert "No such file" in results[name_call(2, 1)]
+        place.expect_rows(path, first=2)  # it asks for a title too
 
 
 def list_tools(body: Any) -> list[str]:
