@@ -26,8 +26,8 @@ from typing import Any
 
 import msgspec
 
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing.scripted_engine import SCRIPTED_PROFILE
 from tests.support.browser import Browser, open_browser
 from tests.support.http_server import serving
 

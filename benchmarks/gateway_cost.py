@@ -45,7 +45,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import prove
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine, ScriptedTokenEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine, ScriptedTokenEngine
 from benchmarks.http_path import CHUNKS, KEY, PACE, TEXT, TOKENS, Figure, measure, wait_until_started
 
 ROOT = Path(__file__).parents[1]

@@ -38,7 +38,7 @@ from antiphon.engines.base import (
 from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import HostConfig
 from antiphon.processes.ipc import to_line
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 
 SEQUENCES = 16
 TEXT = (TextPiece("hello"),)

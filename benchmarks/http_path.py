@@ -45,7 +45,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 
 CALLERS = 16
 """The number of connections that request buffered answers."""

@@ -31,7 +31,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.ray.config import ClusterAddress, DeploymentSpec, DriverConfig, Placement
 from antiphon.engines.host.ray.engine import RayTokenEngine
 from antiphon.engines.host.server import serve_engine
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
 
 CANTOR = Path(__file__).parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 LLAMA = "antiphon.engines.llama.engine:LlamaTokenEngine"

@@ -33,10 +33,10 @@ from antiphon.engines.base import (
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
-from antiphon.testing import ScriptedTokenEngine
-from antiphon.testing.rules import open_stream
-from antiphon.testing.scripted_token_engine import CHATML
-from antiphon.testing.toy_model import CONTROLS
+from antiphon_testing import ScriptedTokenEngine
+from antiphon_testing.rules import open_stream
+from antiphon_testing.scripted_token_engine import CHATML
+from antiphon_testing.toy_model import CONTROLS
 
 TOKENS = 1000
 WORD = " world"

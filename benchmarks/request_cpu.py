@@ -93,7 +93,7 @@ def prepare_process() -> None:
 def build_models() -> "ModelRegistry":
     """Builds the registry with the scripted model. It also works with older checkouts."""
     from antiphon.engines import registry
-    from antiphon.testing import ScriptedAnswer, ScriptedEngine
+    from antiphon_testing import ScriptedAnswer, ScriptedEngine
 
     at_once, one_by_one = (
         ScriptedAnswer((TEXT,) * TOKENS, pace=None),

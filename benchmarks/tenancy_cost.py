@@ -53,7 +53,7 @@ from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
 from antiphon.store.tenancy import SqlRules
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,
     KEY,

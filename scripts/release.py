@@ -1,7 +1,7 @@
-"""Builds a release into dist/: the source archive, the wheel, an SBOM, the licences and the digests.
+"""Builds a release into dist/: the source archive, two wheels, an SBOM, the licences and the digests.
 
 The version is the commit's tag (v1.2.3), or --version. The committed files are built twice, from two copies.
-The second wheel is built from the unpacked source archive. The files of both builds must be equal. Usage:
+The second wheels are built from the unpacked source archive. The files of both builds must be equal. Usage:
 python scripts/release.py [--version 1.2.3] [--out dist], after `make release` has installed the tools.
 """
 
@@ -21,12 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / ".venvs" / "release" / "bin"
-VERSION_FILE = Path("src/antiphon/__init__.py")
-VERSION_LINE = re.compile(r'^__version__ = ".*"$', re.MULTILINE)
+VERSION_FILES = ("src/antiphon/__init__.py", "src/pyproject.toml")
+VERSION_LINE = re.compile(r'^((?:__version__|version) = "|dependencies = \["antiphon==)[^"]*', re.MULTILINE)
 VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.dev\d+)?")
 PINNED = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\S+)", re.MULTILINE)
-NOT_LOCKED = "native"
-"""An extra without a lock, since its user builds it."""
+NOT_LOCKED = {"native", "testing"}
+"""Extras without a lock: the user builds `native`, and `testing` is of the same release."""
 
 BUILD = "import sys; from flit_core import buildapi; print(getattr(buildapi, sys.argv[1])(sys.argv[2]))"
 
@@ -62,20 +62,23 @@ def find_tag() -> str:
 
 
 def build_archives(version: str, out: Path) -> None:
-    """Builds the source archive and the wheel into `out`. Exits if a second build gives other files."""
-    with tempfile.TemporaryDirectory() as folder:
-        first, second, third = (Path(folder) / name for name in ("first", "second", "third"))
-        rebuild_folder = Path(folder) / "again"
+    """Builds the source archive and the wheels into `out`. Exits if a second build gives other files."""
+    with tempfile.TemporaryDirectory() as place:
+        first, second, third = (Path(place) / name for name in ("first", "second", "third"))
+        rebuild_folder = Path(place) / "again"
         rebuild_folder.mkdir()
         export(first, version)
         seconds = read_commit_time()
-        sdist, wheel = (build(hook, first, out, seconds) for hook in ("build_sdist", "build_wheel"))
+        sdist = build("build_sdist", first, out, seconds)
+        wheels = [build("build_wheel", folder, out, seconds) for folder in (first, first / "src")]
         export(second, version)
         build("build_sdist", second, rebuild_folder, seconds)
         with tarfile.open(rebuild_folder / sdist) as archive:
             archive.extractall(third, filter="data")
-        build("build_wheel", next(third.iterdir()), rebuild_folder, seconds)
-        for name in (sdist, wheel):
+        (unpacked,) = third.iterdir()
+        for folder in (unpacked, unpacked / "src"):
+            build("build_wheel", folder, rebuild_folder, seconds)
+        for name in (sdist, *wheels):
             if digest(out / name) != digest(rebuild_folder / name):
                 sys.exit(
                     f"{name} is not reproducible: {digest(out / name)} and {digest(rebuild_folder / name)}"
@@ -89,8 +92,9 @@ def export(folder: Path, version: str) -> None:
     committed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(committed)) as archive:
         archive.extractall(folder, filter="data")
-    file = folder / VERSION_FILE
-    file.write_text(VERSION_LINE.sub(f'__version__ = "{version}"', file.read_text("utf-8")), "utf-8")
+    for name in VERSION_FILES:
+        file = folder / name
+        file.write_text(VERSION_LINE.sub(rf"\g<1>{version}", file.read_text("utf-8")), "utf-8")
 
 
 def build(hook: str, folder: Path, out: Path, seconds: str) -> str:
@@ -112,7 +116,7 @@ def list_locks() -> list[Path]:
     """Returns the lock files of the runtime and of its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     names = ["serve", *project["optional-dependencies"]]
-    return [ROOT / "requirements" / f"{name}.txt" for name in names if name != NOT_LOCKED]
+    return [ROOT / "requirements" / f"{name}.txt" for name in names if name not in NOT_LOCKED]
 
 
 def write_sbom(version: str, out: Path) -> None:

@@ -12,7 +12,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.models import AliasSettings, require_aliases
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Served, serving_edge
 
 FIREWORKS = {"accounts/fireworks/models/*": "*"}

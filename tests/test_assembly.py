@@ -25,8 +25,8 @@ from antiphon.processes.ipc import from_line, to_line
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, MemorySettings, Settings, encode_settings
 from antiphon.store.database import Database
-from antiphon.testing import FakeClock, ScriptedTokenEngine, flatten
-from antiphon.testing.rules import open_stream
+from antiphon_testing import FakeClock, ScriptedTokenEngine, flatten
+from antiphon_testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
 from tests.support.model_files import write_encoder

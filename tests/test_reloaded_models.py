@@ -7,7 +7,7 @@ from antiphon.errors import ProviderFailed
 from antiphon.settings.changes import MAX_REMOVED_MODELS, list_removed_models
 from antiphon.settings.providers import ProviderSettings, RoutedModelSettings, RouteSettings
 from antiphon.settings.schema import Settings
-from antiphon.testing import FakeClock
+from antiphon_testing import FakeClock
 
 CLOCK = FakeClock()
 

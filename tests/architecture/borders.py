@@ -2,6 +2,8 @@
 
 # Who may import what: third-party packages, and the parts of the standard library that have one home.
 BORDERS = {
+    # No server has it: it is a distribution of its own.
+    "antiphon_testing": ("antiphon_testing",),
     # The binding to llama.cpp is one folder; modules outside it get numpy views and integers.
     "ctypes": (
         "antiphon.engines.host.confine",  # prctl, which the standard library lacks

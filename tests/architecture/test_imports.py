@@ -49,7 +49,7 @@ LAYERS = {
     "antiphon.limits": 3,
     "antiphon.ledger": 3,
     "antiphon.weights": 3,
-    "antiphon.testing": 3,
+    "antiphon_testing": 3,
     "antiphon.console": 4,
     "antiphon.http": 4,
     "antiphon.dialects": 4,

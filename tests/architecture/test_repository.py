@@ -7,10 +7,11 @@ from pathlib import Path
 from tests.architecture.source import ROOT, SRC, expect_none, tracked
 
 BINARIES_MB = 30
-# Folders of tests that cross the packages of src/antiphon.
+# Folders of tests that cross the packages of src/antiphon; `testing` tests src/antiphon_testing.
 CROSSING = set(
     """
     architecture benchmarks cluster contract deploy e2e fixtures models parameters recordings scripts support
+    testing
     """.split()
 )
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.cli.main import app
-from antiphon.testing import EmbeddingScript
+from antiphon_testing import EmbeddingScript
 from tests.support.knowledge_server import Serving, serving
 from tests.support.pty_screen import open_screen
 

@@ -22,8 +22,8 @@ from antiphon.errors import LoadError, ModelFileError, SettingsError
 from antiphon.processes.supervisor import ServingInfo
 from antiphon.settings.loading import build_model
 from antiphon.settings.schema import Settings, change_model, replace_models
-from antiphon.testing import scripted_info
 from antiphon.weights.kv_cache_size import estimate_memory
+from antiphon_testing import scripted_info
 from tests.support.model_files import CANTOR, write_encoder
 
 

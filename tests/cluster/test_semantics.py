@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from antiphon.engines.base import TextPiece
-from antiphon.testing import check_adapters, check_token_engine
 from antiphon.weights.adapter_import import import_peft_adapter
+from antiphon_testing import check_adapters, check_token_engine
 from tests.cluster.conftest import QUEUE, QUEUE_PER_ACTOR, Cluster
 
 pytestmark = pytest.mark.cluster

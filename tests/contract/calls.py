@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from antiphon.testing.scripted_engine import StreamEnding, StreamRecord
+from antiphon_testing.scripted_engine import StreamEnding, StreamRecord
 from tests.contract.conftest import Scripted
 from tests.support.waiting import wait_until
 

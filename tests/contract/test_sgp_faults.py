@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.limits import Measure, Window
-from antiphon.testing.scripted_engine import StreamEnding
+from antiphon_testing.scripted_engine import StreamEnding
 from tests.contract.calls import ended, find_records
 from tests.contract.conftest import KEY, Scripted, scripted_server
 from tests.contract.sgp.caller import (

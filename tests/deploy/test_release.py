@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from scripts.release import NOT_LOCKED
 from tests.support.docs import ROOT
 from tests.support.programs import find_free_port, require_program
 from tests.support.server import serving
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 VERSION = "9.8.7"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = " ".join(name for name in PROJECT["optional-dependencies"] if name != "native")
+EXTRAS = " ".join(name for name in PROJECT["optional-dependencies"] if name not in NOT_LOCKED)
 IMPORTS = "import docx, genai_prices, jwt, openpyxl, opentelemetry.sdk, pptx, psycopg, pypdfium2, redis"
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 INSTALL_DEADLINE = 600.0
@@ -115,7 +116,8 @@ def test_every_file_has_its_digest(release: Path) -> None:
     files = {path.name: path.read_bytes() for path in release.iterdir() if path.name != "SHA256SUMS"}
     assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     endings = [".cdx.json", "-licenses.md", "-py3-none-any.whl", ".tar.gz"]
-    assert sorted(files) == sorted(f"antiphon-{VERSION}{ending}" for ending in endings)
+    names = [f"antiphon-{VERSION}{ending}" for ending in endings]
+    assert sorted(files) == sorted([*names, f"antiphon_testing-{VERSION}-py3-none-any.whl"])
 
 
 def test_the_sbom_has_what_the_locks_have(release: Path) -> None:
@@ -131,10 +133,11 @@ def test_the_sbom_has_what_the_locks_have(release: Path) -> None:
 def test_the_wheel_and_an_extra_install_from_a_file(release: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
-    (wheel,) = release.glob("*.whl")
-    command = [python, "-m", "pip", "install", "--quiet", f"antiphon[postgresql] @ {wheel.as_uri()}"]
+    (wheel,) = release.glob("antiphon-*.whl")
+    command = [python, "-m", "pip", "install", "--quiet", "--find-links", str(release)]
+    command += [f"antiphon[postgresql,testing] @ {wheel.as_uri()}"]
     subprocess.run(command, cwd=tmp_path, env=empty_environment(tmp_path / "home"), check=True)
-    subprocess.run([python, "-c", "import psycopg"], check=True)
+    subprocess.run([python, "-c", "import psycopg; from antiphon_testing import check_engine"], check=True)
     env = {"HOME": str(tmp_path), "PYTHONPATH": ""}
     with serving(env=env, cwd=tmp_path, python=python) as server, server.client() as client:
         assert client.get("/version").json() == {"version": VERSION}
@@ -159,7 +162,7 @@ def test_pipx_runs_it_from_a_file(release: Path, tmp_path: Path) -> None:
     env = empty_environment(tmp_path / "home") | {"PIPX_HOME": str(tmp_path / "pipx")}
     command = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "pipx"]
     subprocess.run(command, cwd=tmp_path, env=env, check=True)
-    (wheel,) = release.glob("*.whl")
+    (wheel,) = release.glob("antiphon-*.whl")
     run = [str(tmp_path / "venv" / "bin" / "pipx"), "run", "--spec", str(wheel), "antiphon", "serve"]
     with run_until_ready(run, "--port={}", tmp_path, env) as url:
         require_answer(url)

@@ -11,7 +11,7 @@ from antiphon.domain.fields import MAX_IDS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE
+from antiphon_testing.scripted_engine import SCRIPTED_PROFILE
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TURNS = (Message(Role.USER, "hi"),)

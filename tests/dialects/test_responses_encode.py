@@ -36,7 +36,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import ContextLengthExceeded, EngineDied, ProviderBroken, RateLimited
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.response_events import check_events
 from tests.support.responses_call import call
 

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.errors import EngineBusy, Overloaded
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.waiting import settle
 
 MANY = 1_000

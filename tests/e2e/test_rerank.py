@@ -10,7 +10,7 @@ import pytest
 from antiphon.cli.commands.serve import build_example, describe_embedding
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.domain.values import replace
-from antiphon.testing import scripted_info
+from antiphon_testing import scripted_info
 from tests.e2e.refused_starts import refused_process
 from tests.support.model_files import copy_with_pooling, write_reranker
 from tests.support.server import Server, serving

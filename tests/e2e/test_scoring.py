@@ -12,7 +12,7 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing.rules import open_stream
+from antiphon_testing.rules import open_stream
 from tests.support.model_files import CANTOR
 
 PROMPT = RawPrompt("Once upon a time there was a fox who")

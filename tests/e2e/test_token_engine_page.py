@@ -10,7 +10,7 @@ from types import ModuleType
 import httpx2
 import pytest
 
-from antiphon.testing import check_token_engine
+from antiphon_testing import check_token_engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-a-token-engine.md"
 

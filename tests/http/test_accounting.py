@@ -11,7 +11,7 @@ from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.domain.values import replace
 from antiphon.errors import AuthenticationFailed, BudgetExceeded, EngineUnavailable
 from antiphon.http.limit_headers import RATE_LIMIT_HEADERS, build_limit_headers, format_duration
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.accounting import PRICE, Books, limit, limited
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, gone, request_bytes, serving
 

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.processes.sandbox import Limits
-from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from antiphon.weights.adapter_store import AdapterStore
+from antiphon_testing import Hold, Script, ScriptedTokenEngine
 from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import CHAT, KEY, TEXT, at_most, gone, request_bytes, serving
 from tests.support.lora_server import LOAD, MOST, UNLOAD, Lora, lending, write_peft

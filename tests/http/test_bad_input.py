@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, TOO_LATE, request_bytes, serving
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from antiphon.dialects.jamai.fields import TABLES as JAMAI
 from antiphon.dialects.jamai.fields import JamaiScope
 from antiphon.dialects.sgp.fields import TABLES as SGP
 from antiphon.dialects.sgp.fields import SgpScope
-from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, serving_tokens
 from tests.support.reasoning_models import NOT_AT_ALL, OPENING, QWEN
 

@@ -8,7 +8,7 @@ import pytest
 from antiphon.domain.tenancy import KeyKind, ProjectRole
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyBudget, BodyCounter
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, at_most
 from tests.support.keyed_server import keyed
 

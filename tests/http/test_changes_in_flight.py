@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.models import Aliases
 from antiphon.domain.values import replace
 from antiphon.engines.registry import ModelRoute
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books
 from tests.support.http_server import CHAT, HELLO, at_most
 from tests.support.keyed_server import ROOT, keyed

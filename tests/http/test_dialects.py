@@ -29,7 +29,7 @@ from antiphon.http.state import AppState, is_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import HELLO, KEY, Served, request_bytes, serving_edge
 
 PREFIX = "/flat"

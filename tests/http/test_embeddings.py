@@ -18,8 +18,8 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from antiphon.testing.scripted_engine import make_vector
+from antiphon_testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
+from antiphon_testing.scripted_engine import make_vector
 from tests.support.http_server import CHAT, HELLO, Reply, Served, at_most, serving_edge
 from tests.support.waiting import await_until
 

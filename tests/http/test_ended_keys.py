@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.domain.tenancy import ProjectRole
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.freed import earlier, require_freed  # noqa: F401 - a fixture is found by its name
 from tests.support.http_server import CHAT, HELLO, at_most, request_bytes
 from tests.support.keyed_server import OPERATOR, ROOT, keyed

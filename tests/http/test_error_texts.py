@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.limits import Measure, Window
-from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.support.accounting import limit, limited
 from tests.support.http_server import CHAT, HELLO, KEY, PROMPT, TEXT, serving, serving_tokens
 

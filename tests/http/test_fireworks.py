@@ -8,7 +8,7 @@ import pytest
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.services import load_entry
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import HELLO, KEY, PROMPT, request_bytes, serving
 
 BASE = "/fireworks/inference/v1"

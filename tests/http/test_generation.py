@@ -6,8 +6,8 @@ from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
-from antiphon.testing import ScriptedAnswer
-from antiphon.testing.scripted_engine import StreamEnding
+from antiphon_testing import ScriptedAnswer
+from antiphon_testing.scripted_engine import StreamEnding
 from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
 
 REQUESTS = {

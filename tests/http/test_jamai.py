@@ -25,7 +25,7 @@ from antiphon.errors import (
     RateLimited,
     UnsupportedMediaType,
 )
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import KEY, request_bytes, serving
 from tests.support.keyed_server import OPERATOR, keyed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import request_bytes, serving, targets_of, thin_out
 from tests.support.knowledge_server import opened
 

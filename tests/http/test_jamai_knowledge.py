@@ -19,7 +19,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import IndexLimits
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
+from antiphon_testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.http_server import ProcessServed, Reply, Served, serving_edge
 from tests.support.knowledge import PLAIN, Knowledge, open_service
 from tests.support.knowledge_server import JAMAI_TABLES, form

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineError, EngineLost
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import limit, limited
 from tests.support.freed import earlier, require_freed  # noqa: F401 - a fixture is found by its name
 from tests.support.http_server import (

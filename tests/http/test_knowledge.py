@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.request import Conversation
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.http_server import PROCESS_PATIENCE, at_most
 from tests.support.knowledge_server import Serving, form, serving
 

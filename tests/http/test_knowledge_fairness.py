@@ -11,7 +11,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import EmbeddingRequest, Embeddings
 from antiphon.domain.tenancy import ProjectRole
 from antiphon.errors import RateLimited
-from antiphon.testing import EmbeddingScript
+from antiphon_testing import EmbeddingScript
 from tests.support.http_server import PROCESS_PATIENCE, at_most
 from tests.support.knowledge_server import TABLES, HeldReader, Tenants, form, opened
 from tests.support.waiting import await_until

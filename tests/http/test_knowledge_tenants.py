@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import EmbeddingScript
+from antiphon_testing import EmbeddingScript
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.keyed_server import ROOT
 from tests.support.knowledge_database import *  # noqa: F403

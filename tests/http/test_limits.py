@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import CHAT, HELLO, TEXT, at_most, gone, request_bytes, serving
 from tests.support.waiting import await_until
 

@@ -16,7 +16,7 @@ from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import SettingsKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant
-from antiphon.testing import Hold, Script, ScriptedTokenEngine
+from antiphon_testing import Hold, Script, ScriptedTokenEngine
 from benchmarks.make_model import SIZES, write_model
 from tests.support.http_server import KEY, PROCESS_PATIENCE, TEXT, at_most, gone
 from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, serve_hub

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from antiphon.errors import EngineBusy
-from antiphon.testing import Script, ScriptedAnswer, scripted_info
+from antiphon_testing import Script, ScriptedAnswer, scripted_info
 from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import request_bytes, serving, serving_tokens
 

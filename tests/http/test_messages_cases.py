@@ -30,8 +30,8 @@ from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue
 from antiphon.pipeline.documents import DocumentTexts
-from antiphon.testing import Script, scripted_info
-from antiphon.testing.scripted_engine import ScriptedRequest
+from antiphon_testing import Script, scripted_info
+from antiphon_testing.scripted_engine import ScriptedRequest
 from tests.support.calling_engine import CallingEngine
 from tests.support.documents import make_pdf
 from tests.support.http_server import LooseEngine, Reply, Served, serving, serving_tokens

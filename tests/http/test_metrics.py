@@ -20,7 +20,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.store.base import LAST_BACKUP
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import MAX_FIELDS, OTHER_FIELDS, Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 from tests.support.waiting import await_until
 

@@ -24,7 +24,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEmbeddingEngine, ScriptedEngine
+from antiphon_testing import FakeClock, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.http_server import CHAT, HELLO, Served, serving_edge
 from tests.support.routing import RouteEngine, build_route, get_route_engine

@@ -4,7 +4,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.prices import Price, find_unpriced
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
 from antiphon.http.admin.model_warnings import ModelWarnings
-from antiphon.testing.scripted_engine import ScriptedEngine
+from antiphon_testing.scripted_engine import ScriptedEngine
 
 
 def route_to(price: str) -> ModelRoute:

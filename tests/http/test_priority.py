@@ -11,7 +11,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import Hold, Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Hold, Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from tests.support.http_server import PROMPT, TEXT, Served, serving_edge
 from tests.support.lora_server import unproved
 from tests.support.waiting import await_until

@@ -10,7 +10,7 @@ import pytest
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import EngineBusy, EngineDied, EngineUnavailable
 from antiphon.telemetry.logs import FIELDS, LineHandler, format_json, format_text
-from antiphon.testing import (
+from antiphon_testing import (
     Script,
     ScriptedAnswer,
     ScriptedEmbeddingEngine,

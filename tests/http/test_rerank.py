@@ -17,7 +17,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
+from antiphon_testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Reply, Served, at_most, serving_edge
 from tests.support.waiting import await_until
 

@@ -13,7 +13,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.http_server import Served, gone, request_bytes, serving_edge
 
 PARTS = 10_000

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import request_bytes, serving
 from tests.support.response_events import check_events
 

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.errors import InvalidValue
 from antiphon.pipeline.documents import DocumentTexts
-from antiphon.testing import Script, scripted_info
+from antiphon_testing import Script, scripted_info
 from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import Served, serving_tokens
 

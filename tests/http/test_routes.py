@@ -19,7 +19,7 @@ from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.http_server import (
     CHAT,
     HELLO,

@@ -13,7 +13,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, Line, at_most, request_bytes
 from tests.support.waiting import await_until
 

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.dialects.sgp.encode import encode_sgp_error, map_status
 from antiphon.errors import EngineDied, InvalidValue, PermissionDenied
-from antiphon.testing import ScriptedAnswer
+from antiphon_testing import ScriptedAnswer
 from tests.support.http_server import HELLO, KEY, PROMPT, serving
 
 CHAT, TEXT = "/sgp/v4/beta/chat/completions", "/sgp/v4/beta/completions"

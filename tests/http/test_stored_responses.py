@@ -18,7 +18,7 @@ from antiphon.domain.events import (
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import EngineDied
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import LooseEngine, request_bytes, serving
 from tests.support.keyed_server import OPERATOR, keyed
 from tests.support.response_events import check_events

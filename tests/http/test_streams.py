@@ -10,8 +10,8 @@ from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import BudgetExceeded, EngineDied
 from antiphon.http.protocol import Exchange, HttpProtocol
 from antiphon.http.responses import HIGH_WATER, EventWriter, StreamTimeouts
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
-from antiphon.testing.scripted_engine import StreamEnding
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing.scripted_engine import StreamEnding
 from tests.support.bare_connection import RecordedTransport, connect
 from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, at_most, gone, request_bytes, serving
 from tests.support.waiting import await_until

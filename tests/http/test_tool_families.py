@@ -2,7 +2,7 @@
 
 import json
 
-from antiphon.testing import Script, scripted_info
+from antiphon_testing import Script, scripted_info
 from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import serving_tokens
 from tests.support.tool_templates import GEMMA, GLM, KIMI, QWEN_CODER

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import CHAT, HELLO, at_most, gone, request_bytes, serving
 from tests.support.waiting import await_until
 

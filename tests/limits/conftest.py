@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from antiphon.limits.local import LocalLimiter
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.limits.kinds import KINDS, Kind, TimedRedis
 from tests.support.limits import NOON
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them

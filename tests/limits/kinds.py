@@ -7,7 +7,7 @@ from antiphon.limits.local import LocalLimiter
 from antiphon.limits.lua_scripts import build_scripts
 from antiphon.limits.redis import RedisLimiter
 from antiphon.limits.seeding import Seeder
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 
 KINDS = ("local", "redis")
 OWN_TIME = "{redis.call('GET', prefix .. ':seconds'), redis.call('GET', prefix .. ':micros')}"

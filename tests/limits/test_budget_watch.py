@@ -7,7 +7,7 @@ from antiphon.domain.values import replace
 from antiphon.errors import BudgetExceeded
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.local import LocalLimiter
-from antiphon.testing import FakeClock
+from antiphon_testing import FakeClock
 
 NOON = 1_700_000_000.0
 DAY = 86_400

@@ -12,7 +12,7 @@ from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, Sett
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.redis import LEASE_S, RedisLimiter
 from antiphon.limits.windows import find_period
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, output_tokens
 from tests.support.waiting import await_until

@@ -7,7 +7,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.store.ledger import SqlEntries
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.limits import NOON, limit
 from tests.support.stores import open_new_store
 

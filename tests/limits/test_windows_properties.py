@@ -10,7 +10,7 @@ from antiphon.domain.limits import Amounts, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.windows import BUCKET, SECOND_NS
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.limits.reference import Reference
 from tests.support.limits import NOON, limit

@@ -24,7 +24,7 @@ from antiphon.memory.turns import (
     pair_results,
     write_transcript,
 )
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.memory.conversations import conversations, talk
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from antiphon.engines.base import TextPiece
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 from tests.parameters.registry import OUT, Answer, case
 from tests.parameters.spots import (
     AUDIO,

@@ -16,8 +16,8 @@ from antiphon.domain.request import Constraint, GenerationRequest
 from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy_model import build_vocabulary
+from antiphon_testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
+from antiphon_testing.toy_model import build_vocabulary
 from tests.parameters.registry import INFILL, Asker
 from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted

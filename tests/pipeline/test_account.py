@@ -43,7 +43,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
+from antiphon_testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.http_server import LooseEngine
 

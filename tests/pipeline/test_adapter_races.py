@@ -23,8 +23,8 @@ from antiphon.pipeline.adapters import (
 )
 from antiphon.processes.ipc import from_line
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine
 from antiphon.weights.adapter_store import KeptNamesFile
+from antiphon_testing import FakeClock, ScriptedEngine
 
 TURNS = 50
 """Turns of the event loop that suffice for a load which nothing delays."""

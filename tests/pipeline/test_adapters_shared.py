@@ -13,7 +13,7 @@ from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterTarget
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine
+from antiphon_testing import FakeClock, ScriptedEngine
 
 
 @dataclass

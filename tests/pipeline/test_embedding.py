@@ -20,7 +20,7 @@ from antiphon.errors import (
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine
+from antiphon_testing import FakeClock, ScriptedEngine
 from tests.support.accounting import ScriptedEmbedding
 
 REQUEST = EmbeddingRequest("m", (RawPrompt("SECRETTEXT"), RawPrompt("b")))

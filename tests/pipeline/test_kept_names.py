@@ -15,8 +15,8 @@ from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest, AdapterT
 from antiphon.processes.ipc import from_line
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine
 from antiphon.weights.adapter_store import KeptNamesFile, compute_fingerprint
+from antiphon_testing import FakeClock, ScriptedEngine
 
 QUOTA = ProjectQuota(adapters=2, total_bytes=250)
 

@@ -11,7 +11,7 @@ from antiphon.engines.registry import MAX_CACHED_MODELS, Model, ModelPattern, Mo
 from antiphon.errors import ModelNotFound, PermissionDenied
 from antiphon.pipeline.plans import MAX_PLANS, RequestPlans
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.accounting import PRICE, limit
 
 ACTOR = Actor(ActorKind.SERVICE_KEY, "key-1", "default")

@@ -19,7 +19,7 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.prepare import prepare, remove_parameter
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 
 REASONING_FIELD_NAMES = ReasoningFieldNames("effort", "budget")
 CHAT = Conversation(

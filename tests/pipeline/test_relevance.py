@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.pipeline.remember import TurnVectors
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.scripted_engine import ScriptedEngine
+from antiphon_testing.scripted_engine import ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.retrieval_engines import OneAnswer, VectorEngine, list_messages, vector_of
 

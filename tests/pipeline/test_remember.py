@@ -18,7 +18,7 @@ from antiphon.errors import (
 )
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.scripted_engine import SCRIPTED_CONTEXT, FakeClock, ScriptedEngine
+from antiphon_testing.scripted_engine import SCRIPTED_CONTEXT, FakeClock, ScriptedEngine
 from tests.memory.conversations import places, talk
 from tests.support.accounting import Books, limit
 

@@ -32,8 +32,8 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.retrieval.base import ChunkInput, IndexLimits, TableSettings
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import flatten
-from antiphon.testing.scripted_engine import SCRIPTED_PROFILE, FakeClock, ScriptedAnswer, ScriptedEngine
+from antiphon_testing import flatten
+from antiphon_testing.scripted_engine import SCRIPTED_PROFILE, FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books, limit
 from tests.support.retrieval_engines import VectorEngine, list_messages, vector_of
 

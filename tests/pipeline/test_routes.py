@@ -34,7 +34,7 @@ from antiphon.errors import (
 )
 from antiphon.limits.local import LocalLimiter
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
+from antiphon_testing import FakeClock, ScriptedAnswer, ScriptedEngine, flatten
 from tests.support.accounting import Books, limit
 from tests.support.routing import HELLO, RouteEngine, build_bench, build_route, get_engine
 

@@ -21,8 +21,8 @@ from antiphon.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from antiphon.testing import ScriptedAnswer
-from antiphon.testing.scripted_engine import StreamEnding
+from antiphon_testing import ScriptedAnswer
+from antiphon_testing.scripted_engine import StreamEnding
 from tests.support.accounting import Books, limit
 from tests.support.routing import HELLO, RouteBench, build_bench, build_route, get_route_engine
 

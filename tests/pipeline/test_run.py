@@ -26,8 +26,8 @@ from antiphon.errors import (
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import flatten
-from antiphon.testing.scripted_engine import (
+from antiphon_testing import flatten
+from antiphon_testing.scripted_engine import (
     SCRIPTED_PROFILE,
     FakeClock,
     ScriptedAnswer,

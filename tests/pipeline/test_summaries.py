@@ -40,7 +40,7 @@ from antiphon.memory.summaries import BEFORE
 from antiphon.pipeline.run import Pipeline
 from antiphon.pipeline.summarise import MAX_PARTS
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing.scripted_engine import (
+from antiphon_testing.scripted_engine import (
     SCRIPTED_PROFILE,
     FakeClock,
     ScriptedAnswer,

@@ -21,8 +21,8 @@ from antiphon.errors import DeadlineExceeded
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, flatten
-from antiphon.testing.scripted_token_engine import Hold
+from antiphon_testing import FakeClock, Script, ScriptedTokenEngine, flatten
+from antiphon_testing.scripted_token_engine import Hold
 from tests.support.accounting import Books, limit
 from tests.support.billing_vendor import serve_billing_vendor
 from tests.support.chat_templates import prove_here

@@ -48,7 +48,7 @@ from antiphon.pipeline.late_settlements import open_late_settlements
 from antiphon.pipeline.run import Pipeline
 from antiphon.task_group import task_group
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine, flatten
+from antiphon_testing import ScriptedEngine, flatten
 from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
 from tests.support.billing_vendor import serve_billing_vendor
 from tests.support.waiting import await_until

@@ -31,7 +31,7 @@ from antiphon.settings.schema import Settings
 
 HERE = ClusterAddress("127.0.0.1:6379", "t" * 32)
 ENGINE = ReplicaEngine(
-    "antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4, bind_threads=True)
+    "antiphon_testing:ScriptedTokenEngine", LoadSpec("/m.gguf", sequences=4, bind_threads=True)
 )
 LOCAL_CLUSTER = ClusterSettings("local")
 

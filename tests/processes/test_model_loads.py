@@ -17,7 +17,7 @@ from antiphon.processes.ipc import from_line
 from antiphon.processes.model_loads import ModelLoads, choose_unloads
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings
-from antiphon.testing import scripted_info
+from antiphon_testing import scripted_info
 from tests.support.waiting import PATIENCE
 
 

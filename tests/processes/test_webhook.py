@@ -16,7 +16,7 @@ from antiphon.engines.vendors.address_guard import ResolvedAddress
 from antiphon.errors import SettingsError
 from antiphon.processes.webhook import MAX_WAITING, WebhookMessage, WebhookSender
 from antiphon.settings.tenancy import LimitsSettings, require_complete_webhook
-from antiphon.testing import FakeClock
+from antiphon_testing import FakeClock
 from tests.support.waiting import await_until
 from tests.support.webhook_receiver import WebhookReceiver, receiving
 

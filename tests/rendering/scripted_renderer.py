@@ -5,8 +5,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt, SamplingOptions
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.request_template import TemplateHelper
-from antiphon.testing import Script, ScriptedTokenEngine, flatten
-from antiphon.testing.rules import open_stream
+from antiphon_testing import Script, ScriptedTokenEngine, flatten
+from antiphon_testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
 GREEDY = SamplingOptions(temperature=0.0)

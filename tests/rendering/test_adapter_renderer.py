@@ -10,8 +10,8 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt, Sampli
 from antiphon.engines.base import Engine, EngineState, ObservableEngine, TokenizerEngine
 from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.renderer import AdapterRenderer, Renderer
-from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, flatten, scripted_info
-from antiphon.testing.rules import open_stream
+from antiphon_testing import FakeClock, Script, ScriptedTokenEngine, check_engine, flatten, scripted_info
+from antiphon_testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 from tests.support.waiting import PATIENCE
 

@@ -7,8 +7,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.errors import InvalidValue
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary
-from antiphon.testing.rules import open_stream
+from antiphon_testing import Script, ScriptedTokenEngine, build_vocabulary
+from antiphon_testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
 

@@ -10,8 +10,8 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, flatten, scripted_info
-from antiphon.testing.rules import open_stream
+from antiphon_testing import Script, ScriptedTokenEngine, flatten, scripted_info
+from antiphon_testing.rules import open_stream
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here
 

@@ -11,9 +11,9 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, TemplateRefused
-from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.scripted_token_engine import CHATML
-from antiphon.testing.toy_model import CONTROLS
+from antiphon_testing import FakeClock, ScriptedTokenEngine
+from antiphon_testing.scripted_token_engine import CHATML
+from antiphon_testing.toy_model import CONTROLS
 from tests.support.chat_templates import (
     FAMILIES,
     FRAMING,

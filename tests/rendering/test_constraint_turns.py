@@ -9,7 +9,7 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, Overloaded
 from antiphon.rendering.renderer import CHECK_LIMITS, Renderer
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 from tests.rendering.scripted_renderer import answer, asking
 from tests.support.chat_templates import prove_here
 from tests.support.waiting import settle

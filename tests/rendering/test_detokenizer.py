@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from antiphon.engines.base import TokenKind, Vocabulary
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
-from antiphon.testing import build_vocabulary
-from antiphon.testing.toy_model import ToyTokenizer
+from antiphon_testing import build_vocabulary
+from antiphon_testing.toy_model import ToyTokenizer
 
 
 def vocabulary_of(pieces):

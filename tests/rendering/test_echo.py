@@ -10,9 +10,9 @@ from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
-from antiphon.testing.rules import open_stream
-from antiphon.testing.toy_model import ToyModel
+from antiphon_testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
+from antiphon_testing.rules import open_stream
+from antiphon_testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import build_conversation, prove_here
 

@@ -20,8 +20,8 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
-from antiphon.testing.scripted_engine import DIMENSIONS, make_vector
+from antiphon_testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
+from antiphon_testing.scripted_engine import DIMENSIONS, make_vector
 from tests.support.waiting import await_until
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")

@@ -9,8 +9,8 @@ from antiphon.errors import TemplateRefused
 from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.rendering.model_info import PROOF, prove_in_sandbox
 from antiphon.rendering.template.chat_template import build_proof, prove
-from antiphon.testing import FakeClock
-from antiphon.testing.scripted_token_engine import CHATML
+from antiphon_testing import FakeClock
+from antiphon_testing.scripted_token_engine import CHATML
 from tests.support.chat_templates import FAMILIES, SPECIAL, build_conversation, create_template, render_marked
 
 

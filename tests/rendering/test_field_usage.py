@@ -8,8 +8,8 @@ from antiphon.domain.request import Conversation
 from antiphon.domain.values import replace
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.environment import watch_fields
-from antiphon.testing import FakeClock, scripted_info
-from antiphon.testing.scripted_token_engine import CHATML
+from antiphon_testing import FakeClock, scripted_info
+from antiphon_testing.scripted_token_engine import CHATML
 from tests.rendering.scripted_renderer import asking, renderer
 from tests.support.chat_templates import SPECIAL, create_template
 

@@ -12,8 +12,8 @@ from antiphon.domain.request import RawPrompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy_model import ToyModel
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import build_conversation, prove_here
 

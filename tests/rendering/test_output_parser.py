@@ -10,7 +10,7 @@ from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, 
 from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest, Output
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, scripted_info
+from antiphon_testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of, renderer
 from tests.support.chat_templates import prove_here
 from tests.support.reasoning_models import Constrained

@@ -21,8 +21,8 @@ from antiphon.domain.values import replace
 from antiphon.engines.base import Steps, TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
-from antiphon.testing.rules import open_stream
+from antiphon_testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
+from antiphon_testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
 CONTEXT = 64

@@ -9,7 +9,7 @@ from antiphon.domain.messages import CacheControl, Message, Role, TextContent, T
 from antiphon.domain.request import Conversation
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.testing import FakeClock
+from antiphon_testing import FakeClock
 from tests.support.chat_templates import (
     FAMILIES,
     GEMMA,

@@ -8,8 +8,8 @@ from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy_model import ToyModel
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.support.chat_templates import build_conversation, prove_here
 

@@ -13,7 +13,7 @@ from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.values import replace
 from antiphon.rendering.call_notation import CALL_FAMILIES
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, scripted_info
+from antiphon_testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of
 from tests.support.call_texts import IDS, VOCABULARY, takes
 from tests.support.chat_templates import prove_here

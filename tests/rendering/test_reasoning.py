@@ -21,8 +21,8 @@ from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
-from antiphon.testing import Script, scripted_info
-from antiphon.testing.toy_model import WORDS, ToyTokenizer, build_vocabulary
+from antiphon_testing import Script, scripted_info
+from antiphon_testing.toy_model import WORDS, ToyTokenizer, build_vocabulary
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of
 from tests.support.chat_templates import prove_here, render_marked
 from tests.support.reasoning_models import HEAD, NOT_AT_ALL, OPENING, QWEN, TURNS, Constrained

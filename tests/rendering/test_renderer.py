@@ -24,7 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate
-from antiphon.testing import (
+from antiphon_testing import (
     Failure,
     FakeClock,
     Hold,
@@ -34,7 +34,7 @@ from antiphon.testing import (
     check_engine,
     scripted_info,
 )
-from antiphon.testing.rules import flatten, open_stream
+from antiphon_testing.rules import flatten, open_stream
 from tests.support.chat_templates import FAMILIES, LLAMA, build_conversation, prove_here
 from tests.support.waiting import PATIENCE, await_until
 

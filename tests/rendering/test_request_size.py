@@ -19,8 +19,8 @@ from antiphon.domain.request import (
 from antiphon.engines.base import RequestSize
 from antiphon.errors import EngineUnavailable, RequestError
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, flatten
-from antiphon.testing.rules import open_stream
+from antiphon_testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, flatten
+from antiphon_testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
 TEN = RawPrompt(tokens=(7,) * 10)

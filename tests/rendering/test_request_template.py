@@ -37,8 +37,8 @@ from antiphon.rendering.template.request_template import (
     decode_conversation,
     render,
 )
-from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
-from antiphon.testing.scripted_token_engine import scripted_info
+from antiphon_testing import FakeClock, Script, ScriptedTokenEngine
+from antiphon_testing.scripted_token_engine import scripted_info
 from tests.rendering.scripted_renderer import answer, asking, renderer
 from tests.support.chat_templates import FAMILIES, SPECIAL, build_conversation, prove_here
 from tests.support.processes import descendants

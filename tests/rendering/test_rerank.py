@@ -18,7 +18,7 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.rerank import find_probability
-from antiphon.testing import ScriptedEmbeddingEngine, ScriptedTokenEngine
+from antiphon_testing import ScriptedEmbeddingEngine, ScriptedTokenEngine
 
 CONTEXT = Context("r", Actor(ActorKind.ANONYMOUS, "somebody"))
 

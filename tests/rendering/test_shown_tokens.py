@@ -8,7 +8,7 @@ from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt, SamplingOptions
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_TRUNCATED
-from antiphon.testing import Script, scripted_info
+from antiphon_testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of, renderer
 from tests.support.chat_templates import build_conversation
 

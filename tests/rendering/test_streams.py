@@ -8,8 +8,8 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import MOST_WAITING, enforce_deadline, merge
-from antiphon.testing import FakeClock
-from antiphon.testing.rules import interrupt, run_beside
+from antiphon_testing import FakeClock
+from antiphon_testing.rules import interrupt, run_beside
 from tests.support.references import Held, is_freed
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, Tools
 from antiphon.domain.request import Conversation
-from antiphon.testing import FakeClock
-from antiphon.testing.scripted_token_engine import CHATML
+from antiphon_testing import FakeClock
+from antiphon_testing.scripted_token_engine import CHATML
 from tests.support.chat_templates import GEMMA, create_template, render_marked
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -12,7 +12,7 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import Overloaded
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.tokenizer import LONG_TEXT, QUEUE_LIMITS, FairTokenizer
-from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
+from antiphon_testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.rendering.scripted_renderer import answer, asking
 from tests.support.chat_templates import prove_here
 from tests.support.references import is_freed

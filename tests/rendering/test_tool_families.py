@@ -14,7 +14,7 @@ from antiphon.domain.request import Conversation
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.call_notation import CALL_FAMILIES, detect_notation
 from antiphon.rendering.call_readers import CallArguments, CallName, VisiblePart
-from antiphon.testing import FakeClock
+from antiphon_testing import FakeClock
 from tests.support.call_texts import IDS, VOCABULARY, takes, walk
 from tests.support.chat_templates import create_template
 from tests.support.tool_templates import TEMPLATES

@@ -27,7 +27,7 @@ from antiphon.domain.vendor_fields import (
 )
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 from tests.rendering.scripted_renderer import renderer
 from tests.support.chat_templates import prove_here
 

@@ -13,7 +13,7 @@ from antiphon.services.limits import LimitService
 from antiphon.services.policy import MAX_LIMITS, KeyRequest, LimitRequest
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlRules
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.tenancy import ADMIN, World
 
 

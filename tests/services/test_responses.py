@@ -15,7 +15,7 @@ from antiphon.errors import (
 )
 from antiphon.services.response_memory import ITEM_BYTES, OVERHEAD_BYTES, ResponseMemory
 from antiphon.services.responses import DAY_S, ResponseKeeper, ResponseLimits
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.kept_responses import NOW, keep, make_actor, make_response
 
 ONE, TWO = make_actor("one"), make_actor("two")

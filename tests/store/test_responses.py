@@ -21,7 +21,7 @@ from antiphon.store.base import ChangeAuthor
 from antiphon.store.database import Database
 from antiphon.store.request_log import SqlRecords
 from antiphon.store.responses import MOST_RECENT, READ_AT_ONCE, READERS, SqlResponses
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.kept_responses import NOW, keep, make_actor, make_response
 from tests.support.stores import open_new_store
 

@@ -16,7 +16,7 @@ from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
 from antiphon.pipeline.rules import Accounting, LimitIndex
-from antiphon.testing import FakeClock, ScriptedAnswer
+from antiphon_testing import FakeClock, ScriptedAnswer
 from tests.support.http_server import Served, serving
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
 from antiphon.engines.base import TokenEvent, TokenRequest
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 
 
 class CallingEngine(ScriptedTokenEngine):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
-from antiphon.testing import FakeClock
-from antiphon.testing.scripted_token_engine import CHATML
-from antiphon.testing.toy_model import CONTROLS
+from antiphon_testing import FakeClock
+from antiphon_testing.scripted_token_engine import CHATML
+from antiphon_testing.toy_model import CONTROLS
 
 LLAMA = (
     "{{- bos_token }}{%- for message in messages %}"

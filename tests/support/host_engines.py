@@ -30,7 +30,7 @@ from antiphon.engines.base import (
 )
 from antiphon.errors import EngineUnavailable, LibraryError
 from antiphon.processes.ipc import MAX_MESSAGE
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
 
 if TYPE_CHECKING:
     from antiphon.engines.llama import LlamaTokenEngine

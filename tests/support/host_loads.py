@@ -3,7 +3,7 @@
 import asyncio
 
 from antiphon.domain.models import Load
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""

@@ -33,8 +33,8 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedAnswer, ScriptedEngine
-from antiphon.testing.scripted_engine import ScriptedRequest
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
+from antiphon_testing.scripted_engine import ScriptedRequest
 from tests.support.chat_templates import prove_here
 from tests.support.waiting import await_until
 

@@ -25,7 +25,7 @@ from antiphon.services.knowledge.documents import DocumentJobs, IngestDependenci
 from antiphon.services.knowledge.tables import KnowledgeService
 from antiphon.services.knowledge.uploads import Uploader, UploadFolder
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
+from antiphon_testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from tests.support.jobs import let_jobs_start
 from tests.support.waiting import PATIENCE
 

@@ -24,7 +24,7 @@ from antiphon.retrieval.knowledge import ChunkSizes, SplitDocument, StoredFile, 
 from antiphon.services.knowledge.tables import KnowledgeErasure
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.http_server import (
     KEY,

@@ -32,10 +32,10 @@ from antiphon.processes.sandbox import JobRunner, JobStopped, Limits, Stop, run_
 from antiphon.rendering.renderer import AdapterRenderer, Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
 from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.adapters import NO_TOKEN, HubAdapters
+from antiphon_testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
 from tests.support.http_server import ProcessServed, Reply, serving_edge
 from tests.support.jobs import let_jobs_start
 

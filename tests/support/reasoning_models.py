@@ -2,7 +2,7 @@
 
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 
 
 class Constrained(ScriptedTokenEngine):

@@ -6,7 +6,7 @@ from antiphon.domain.context import EngineReport
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, Embeddings, GenerationRequest, Ranking
 from antiphon.engines.base import RequestSize
-from antiphon.testing.scripted_engine import ScriptedEngine
+from antiphon_testing.scripted_engine import ScriptedEngine
 
 
 def list_messages(request: GenerationRequest) -> tuple[Message, ...]:

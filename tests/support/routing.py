@@ -13,7 +13,7 @@ from antiphon.errors import AntiphonError
 from antiphon.limits.base import Limiter
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedAnswer, ScriptedEngine
+from antiphon_testing import FakeClock, ScriptedAnswer, ScriptedEngine
 from tests.support.accounting import Books
 
 HELLO = GenerationRequest("m", (RawPrompt("hello"),), output=Output(max_tokens=10))

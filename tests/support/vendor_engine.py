@@ -19,8 +19,8 @@ from antiphon.domain.events import (
 from antiphon.domain.messages import MediaContent, TextContent
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.base import RequestSize
-from antiphon.testing import ScriptedEngine
-from antiphon.testing.scripted_engine import ScriptedRequest
+from antiphon_testing import ScriptedEngine
+from antiphon_testing.scripted_engine import ScriptedRequest
 
 STARTED = Started(7, source=UsageSource.ESTIMATED)
 USAGE = Usage(7, 5, source=UsageSource.REPORTED)

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.domain.values import replace
 from antiphon.engines.base import TokenEvent, TokenRequest
-from antiphon.testing import ScriptedTokenEngine, check_adapters, scripted_info
+from antiphon_testing import ScriptedTokenEngine, check_adapters, scripted_info
 from tests.support.host_link import open_link
 
 

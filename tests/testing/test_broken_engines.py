@@ -10,11 +10,11 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
-from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
-from antiphon.testing.logprob_rules import SCORE_RULES
-from antiphon.testing.rules import TokenProbe
-from antiphon.testing.sequence_rules import QUEUE_RULES, SAMPLING_RULES
-from antiphon.testing.token_kit import SENTENCES
+from antiphon_testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
+from antiphon_testing.logprob_rules import SCORE_RULES
+from antiphon_testing.rules import TokenProbe
+from antiphon_testing.sequence_rules import QUEUE_RULES, SAMPLING_RULES
+from antiphon_testing.token_kit import SENTENCES
 
 PATIENCE = 2.0
 """Seconds for an engine that is found by waiting for it in vain."""

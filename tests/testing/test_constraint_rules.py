@@ -12,11 +12,11 @@ from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
 from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
 from antiphon.errors import InvalidValue
-from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.rules import TokenProbe
-from antiphon.testing.sequence_rules import CONSTRAINT_RULES
-from antiphon.testing.token_kit import SENTENCES
-from antiphon.testing.toy_model import ToySampler
+from antiphon_testing import Failure, Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing.rules import TokenProbe
+from antiphon_testing.sequence_rules import CONSTRAINT_RULES
+from antiphon_testing.token_kit import SENTENCES
+from antiphon_testing.toy_model import ToySampler
 
 
 class Guided(ScriptedTokenEngine):

@@ -8,7 +8,7 @@ import pytest
 from antiphon.domain.request import EmbedRequest, Vectors
 from antiphon.domain.values import replace
 from antiphon.engines.base import LoadSpec, SequenceStarted
-from antiphon.testing import ScriptedEmbeddingEngine, check_embedding_engine
+from antiphon_testing import ScriptedEmbeddingEngine, check_embedding_engine
 
 SPEC = LoadSpec("scripted", queue=4)
 Events = AsyncGenerator[SequenceStarted | Vectors, None]

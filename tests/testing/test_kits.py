@@ -10,7 +10,7 @@ from msgspec import structs
 from antiphon.domain.events import Finished, Started, TextDelta, Usage
 from antiphon.domain.values import replace
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
-from antiphon.testing import (
+from antiphon_testing import (
     Script,
     ScriptedAnswer,
     ScriptedEngine,
@@ -19,8 +19,8 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
-from antiphon.testing.rules import flatten
-from antiphon.testing.scripted_engine import ScriptedRequest
+from antiphon_testing.rules import flatten
+from antiphon_testing.scripted_engine import ScriptedRequest
 
 PATIENCE = 2.0
 """Seconds for an engine that is found by waiting for it in vain."""

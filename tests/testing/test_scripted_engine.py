@@ -10,9 +10,9 @@ from antiphon.domain.events import FinishReason, Started
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineDied, EngineUnavailable
-from antiphon.testing import ScriptedAnswer, ScriptedEngine, check_engine, flatten
-from antiphon.testing.rules import interrupt, open_stream
-from antiphon.testing.scripted_engine import StreamEnding
+from antiphon_testing import ScriptedAnswer, ScriptedEngine, check_engine, flatten
+from antiphon_testing.rules import interrupt, open_stream
+from antiphon_testing.scripted_engine import StreamEnding
 
 REQUEST = GenerationRequest("m", (RawPrompt("abc"),))
 

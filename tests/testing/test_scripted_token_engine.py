@@ -19,7 +19,7 @@ from antiphon.engines.base import (
     TokenRequest,
 )
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue
-from antiphon.testing import (
+from antiphon_testing import (
     Failure,
     Hold,
     Script,
@@ -28,8 +28,8 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
-from antiphon.testing.rules import run_beside
-from antiphon.testing.token_kit import check_adapters
+from antiphon_testing.rules import run_beside
+from antiphon_testing.token_kit import check_adapters
 
 PROMPT = PromptTokens((1, 20, 30))
 

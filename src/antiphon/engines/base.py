@@ -1,7 +1,7 @@
 """The two interfaces that engines implement.
 
 `Engine`: a generation request in, events out, in two steps. `prepare` makes a request ready for this engine
-and tells its size; `PreparedRequest.stream` does the work. `antiphon.testing.check_engine` checks the
+and tells its size; `PreparedRequest.stream` does the work. `antiphon_testing.check_engine` checks the
 contract:
 
 - `prepare` refuses a request that the engine cannot serve, and names the reason; it makes no token and puts
@@ -15,7 +15,7 @@ contract:
 - leaving the context of `stream` ends the work at once, in any state; the engine does not retry.
 
 `TokenEngine`: the interface of local engines, below the renderer. It uses no text, no template, no stop
-string. `antiphon.testing.check_token_engine` checks the contract:
+string. `antiphon_testing.check_token_engine` checks the contract:
 
 - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch, then PromptScores if
   requested, then Steps, then one SequenceFinished. Before SequenceStarted the sequence is queued: if the
@@ -688,7 +688,7 @@ class MediaEngine(Protocol):
 @runtime_checkable
 class EmbeddingEngine(Protocol):
     """An engine that makes vectors if `EngineInfo.embedding` is set; see
-    `antiphon.testing.check_embedding_engine`."""
+    `antiphon_testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
         """Yields one SequenceStarted when the first text is computed, then Vectors. Closing the generator

@@ -1,10 +1,9 @@
-"""Runs a function of this package on untrusted data, in a process that has hard limits and can be killed.
+"""Runs a function on untrusted data, in a process that has hard limits and can be killed.
 
 A template, regular expression or schema can run forever or use all memory, and native code cannot be
 interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper
-process: it reads one job as JSON from standard input and writes the output as JSON to standard output. Only
-functions of this package can be jobs. The sandbox protects against hostile data, not against hostile native
-code.
+process: it reads one job as JSON from standard input and writes the output as JSON to standard output. The
+sandbox protects against hostile data, not against hostile native code.
 """
 
 import json
@@ -22,9 +21,6 @@ from antiphon.errors import AntiphonError, ErrorReport, ServerBusy
 if TYPE_CHECKING:
     from asyncio import StreamReader
     from asyncio.subprocess import Process
-
-PACKAGE = "antiphon."
-"""The package of job functions."""
 
 INTERPRETER_VARIABLES = frozenset(
     "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
@@ -253,15 +249,19 @@ def _to_job_stopped(exit_status: int) -> JobStopped:
 def main() -> None:
     """Runs one job. The first byte of the output marks the start of the function."""
     import os
+    import signal
 
     limits = Limits(**json.loads(sys.argv[1]))
     _confine(limits)
     os.environ.update(ONE_THREAD)
     job = json.loads(sys.stdin.buffer.read())
-    function = _load_function(job["target"])
+    module, _, name = job["target"].partition(":")
+    function: Callable[[Mapping[str, object]], object] = getattr(import_module(module), name)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
-    _set_timers(limits)
+    # These end this process at its limits, even without its parent.
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.patience + 1)
     sys.stdout.buffer.write(_run_function(function, job["payload"]))
     sys.stdout.buffer.flush()
 
@@ -281,23 +281,6 @@ def _confine(limits: Limits) -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES),
     ):
         resource.setrlimit(resource_id, (limit, limit))
-
-
-def _set_timers(limits: Limits) -> None:
-    """Sets timers that end this process at its limits, even without its parent."""
-    import signal
-
-    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
-    signal.setitimer(signal.ITIMER_REAL, limits.patience + 1)
-
-
-def _load_function(target: str) -> Callable[[Mapping[str, object]], object]:
-    """Imports the function `module:name`. Raises ValueError for a function outside this package."""
-    module, _, name = target.partition(":")
-    if not module.startswith(PACKAGE):
-        raise ValueError(f"{target} is not a function of this package")
-    function: Callable[[Mapping[str, object]], object] = getattr(import_module(module), name)
-    return function
 
 
 def _run_function(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:

@@ -13,7 +13,7 @@ from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
-from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon_testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import write_model
 from tests.engines.random_models import SIZES

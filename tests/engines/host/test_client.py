@@ -24,7 +24,7 @@ from antiphon.errors import (
     Overloaded,
 )
 from antiphon.processes.ipc import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
-from antiphon.testing import Hold, Script, ScriptedTokenEngine
+from antiphon_testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
 from tests.support.host_engines import SPEC, build_request, create_brief_engine, create_endless_engine
 from tests.support.host_link import open_link, short_directory

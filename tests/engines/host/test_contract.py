@@ -1,8 +1,8 @@
 """An engine behind the socket keeps the contract that it keeps without one."""
 
 from antiphon.engines.base import EngineState, TextPiece, TokenRequest
-from antiphon.testing import Script, ScriptedTokenEngine, check_token_engine, scripted_info
-from antiphon.testing.rules import UNTIL_CLOSED
+from antiphon_testing import Script, ScriptedTokenEngine, check_token_engine, scripted_info
+from antiphon_testing.rules import UNTIL_CLOSED
 from tests.support.host_engines import SPEC
 from tests.support.host_link import open_link
 

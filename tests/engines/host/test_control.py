@@ -17,7 +17,7 @@ from antiphon.engines.host.control import (
 )
 from antiphon.errors import ErrorReport, LibraryError
 from antiphon.processes.ipc import FrameError, from_line, to_line
-from antiphon.testing import scripted_info
+from antiphon_testing import scripted_info
 
 LINES = [
     HostConfig("a", "b:c", LoadSpec("m.gguf", 128, 4, 2, True, "f32", "lib.so"), "/s", 5, "debug", "json"),

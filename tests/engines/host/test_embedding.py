@@ -10,8 +10,8 @@ from antiphon.engines.base import EngineState, LoadSpec, SequenceStarted
 from antiphon.engines.host.client import HostTokenEngine, open_host_engine
 from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, UnsupportedParameter
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
-from antiphon.testing.scripted_engine import make_vector
+from antiphon_testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
+from antiphon_testing.scripted_engine import make_vector
 from tests.support.host_engines import SPEC, create_brief_engine
 from tests.support.host_link import open_link, short_directory
 from tests.support.waiting import await_until

@@ -13,7 +13,7 @@ from antiphon.engines.host.frames import TO_CLIENT, GenerateCall, ToClient, Toke
 from antiphon.errors import EngineError
 from antiphon.processes.ipc import MAX_MESSAGE, Channel, FrameReader
 from antiphon.task_group import task_group
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
 from tests.engines.host.peer import HELLO, connect
 from tests.support.host_engines import build_request
 from tests.support.host_link import open_link

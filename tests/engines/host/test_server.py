@@ -14,7 +14,7 @@ from antiphon.engines.host.server import serve_engine
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
 from antiphon.processes.ipc import HEADER_BYTES, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
-from antiphon.testing import Failure, Script, ScriptedTokenEngine
+from antiphon_testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, connect, messages
 from tests.support.host_engines import (
     SPEC,

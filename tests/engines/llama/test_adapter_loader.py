@@ -22,8 +22,8 @@ from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.mailboxes import Delivery, deliver
 from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header
+from antiphon_testing import check_adapters
 from benchmarks.make_adapter import write, write_adapter
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import PATIENCE, load_stepped, wait_until_submitted

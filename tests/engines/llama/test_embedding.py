@@ -18,8 +18,8 @@ from antiphon.domain.request import EmbedRequest, Pooling, Vectors
 from antiphon.engines.base import LoadSpec, PromptTokens, SequenceStarted, TextPiece, TokenRequest
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter
-from antiphon.testing import check_embedding_engine
 from antiphon.weights.convert.bert import convert_bert
+from antiphon_testing import check_embedding_engine
 from benchmarks.make_model import write_model
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import (

@@ -27,7 +27,7 @@ from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, 
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
-from antiphon.testing import check_token_engine
+from antiphon_testing import check_token_engine
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import (
     PATIENCE,

@@ -13,8 +13,8 @@ from antiphon.engines.base import LoadSpec, TextPiece
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.embedding import LARGEST_ODDS, LoadedEmbedder, compute_log_odds, load_any
 from antiphon.errors import ModelFileError
-from antiphon.testing import check_embedding_engine
 from antiphon.weights.gguf import read_header
+from antiphon_testing import check_embedding_engine
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import PATIENCE
 from tests.support.model_files import ROWS, copy_with_pooling, make_head, write_reranker

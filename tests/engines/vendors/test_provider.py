@@ -20,7 +20,7 @@ from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import MAX_STALE_CONNECTIONS, Provider, ProviderOptions
 from antiphon.errors import ProviderBroken, ProviderFailed, ProviderKeyRefused, ProviderTimeout, SettingsError
-from antiphon.testing import flatten
+from antiphon_testing import flatten
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import await_until

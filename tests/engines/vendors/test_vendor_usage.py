@@ -24,7 +24,7 @@ from antiphon.engines.vendors.engine import (
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.profiles import VendorProfile, build_profile
 from antiphon.engines.vendors.provider import Provider, ProviderOptions
-from antiphon.testing import flatten
+from antiphon_testing import flatten
 from tests.support.billing_vendor import serve_billing_vendor
 
 TEXT = "word" * 100

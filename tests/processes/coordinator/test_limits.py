@@ -20,7 +20,7 @@ from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.ipc import Channel, FrameReader
 from antiphon.store.ledger import SqlEntries
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.limits import NOON, ONE, limit, output_tokens

@@ -18,7 +18,7 @@ from antiphon.limits.seeding import SeedAmounts
 from antiphon.limits.windows import SECOND_NS, ClockReading
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.testing.scripted_engine import FakeClock
+from antiphon_testing.scripted_engine import FakeClock
 from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes
 from tests.support.host_link import short_directory
 from tests.support.limits import ONE, limit, output_tokens

@@ -11,7 +11,7 @@ from antiphon.errors import ProviderUnavailable
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.coordinator import open_coordinator
 from antiphon.settings.schema import Settings
-from antiphon.testing import FakeClock, ScriptedAnswer
+from antiphon_testing import FakeClock, ScriptedAnswer
 from tests.processes.coordinator.processes import connected
 from tests.support.routing import build_bench, build_route, get_engine
 

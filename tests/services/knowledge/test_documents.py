@@ -46,7 +46,7 @@ from antiphon.retrieval.knowledge import (
 )
 from antiphon.services.knowledge import documents
 from antiphon.services.knowledge.uploads import UploadFolder
-from antiphon.testing import EmbeddingScript
+from antiphon_testing import EmbeddingScript
 from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, list_texts, open_service, wait_for
 from tests.support.waiting import PATIENCE, await_until
 

@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.retrieval.base import ChunkInput, SizeUnit, TableInfo
 from antiphon.retrieval.knowledge import FileUpload, SearchMode, TableRequest, TableSearch
-from antiphon.testing import EmbeddingScript
+from antiphon_testing import EmbeddingScript
 from tests.support.knowledge import ALICE, BOB, Knowledge, build_context, open_service
 from tests.support.waiting import await_until
 

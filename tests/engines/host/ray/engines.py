@@ -1,7 +1,7 @@
 """Token engines that replicas of these tests hold."""
 
 from antiphon.engines.base import TokenRequest
-from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon_testing import Script, ScriptedTokenEngine, scripted_info
 
 MEETING = 2.0
 """Seconds in which siblings arrive at a replica, which takes 8 ms on an idle machine. The scripted engine

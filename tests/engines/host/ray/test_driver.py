@@ -14,7 +14,7 @@ from antiphon.engines.base import PromptTokens, SequenceStarted, TextPiece, Toke
 from antiphon.engines.host.ray.config import ClusterAddress, Placement
 from antiphon.engines.host.ray.node import probe_cluster, require_resources
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, LoadError, StartupError
-from antiphon.testing import check_token_engine
+from antiphon_testing import check_token_engine
 from tests.support.docs import ROOT
 from tests.support.ray_replicas import find_replicas
 from tests.support.waiting import await_until

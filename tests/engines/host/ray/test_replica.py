@@ -29,9 +29,9 @@ from antiphon.engines.host.ray.config import DeploymentSpec
 from antiphon.engines.host.ray.load_sums import LoadSums
 from antiphon.engines.host.ray.replica import EngineReplica
 from antiphon.errors import EngineError, LoadError, ModelFileError
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 
-SPEC = DeploymentSpec("m", "antiphon.testing:ScriptedTokenEngine", LoadSpec("/m.gguf"))
+SPEC = DeploymentSpec("m", "antiphon_testing:ScriptedTokenEngine", LoadSpec("/m.gguf"))
 
 
 class NamedReplica(EngineReplica):

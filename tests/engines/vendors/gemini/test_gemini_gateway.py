@@ -19,7 +19,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.http_server import CHAT, Reply, Served, serving_edge
 from tests.support.vendors.conversations import BY_NAME, TOOLS
 from tests.support.vendors.gemini_server import KEY, answer_call

@@ -38,7 +38,7 @@ from antiphon.pipeline.plans import build_plan
 from antiphon.pipeline.recorded_answer import RecordedAnswer
 from antiphon.pipeline.rules import RuleSet
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
+from antiphon_testing import ScriptedEngine
 from tests.support.vendors.vendor_exchange import iterate_async
 
 SPOKEN = VendorOptions(modalities=("text", "audio"), audio=SpeechOptions("pcm16", "alloy"))

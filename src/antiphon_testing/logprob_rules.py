@@ -13,7 +13,7 @@ from antiphon.domain.request import Sampling
 from antiphon.domain.values import Struct, replace
 from antiphon.engines.base import PromptScores, PromptTokens, StopCause, TokenRequest
 from antiphon.errors import AntiphonError
-from antiphon.testing.rules import GREEDY, SequenceRun, TokenProbe, require, require_error
+from antiphon_testing.rules import GREEDY, SequenceRun, TokenProbe, require, require_error
 
 ROUNDING = 1e-4
 """Tolerance for float32 rounding of log-probabilities."""

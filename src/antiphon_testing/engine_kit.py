@@ -38,7 +38,7 @@ from antiphon.domain.request import (
 from antiphon.domain.values import Struct
 from antiphon.engines.base import Engine, EngineState, RequestSize
 from antiphon.errors import AntiphonError, DeadlineExceeded, UnsupportedParameter
-from antiphon.testing.rules import (
+from antiphon_testing.rules import (
     PATIENCE,
     flatten,
     interrupt,

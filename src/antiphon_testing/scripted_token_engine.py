@@ -43,7 +43,7 @@ from antiphon.errors import (
     Overloaded,
     UnsupportedParameter,
 )
-from antiphon.testing.toy_model import (
+from antiphon_testing.toy_model import (
     ScriptedAdapters,
     ToySampler,
     ToyTokenizer,

@@ -61,8 +61,8 @@ from antiphon.errors import (
     InvalidValue,
     UnsupportedParameter,
 )
-from antiphon.testing.scripted_token_engine import BOUNDS, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy_model import build_vocabulary
+from antiphon_testing.scripted_token_engine import BOUNDS, ScriptedTokenEngine, scripted_info
+from antiphon_testing.toy_model import build_vocabulary
 
 
 class FakeClock:

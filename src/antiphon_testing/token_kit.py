@@ -23,9 +23,9 @@ from antiphon.engines.base import (
     TokenRequest,
 )
 from antiphon.errors import AntiphonError, InvalidValue
-from antiphon.testing.logprob_rules import SCORE_RULES, VALUE_RULES
-from antiphon.testing.rules import PATIENCE, SequenceRun, TokenProbe, require, require_error, run_beside
-from antiphon.testing.sequence_rules import CLOSING_RULES, CONSTRAINT_RULES, QUEUE_RULES, SAMPLING_RULES
+from antiphon_testing.logprob_rules import SCORE_RULES, VALUE_RULES
+from antiphon_testing.rules import PATIENCE, SequenceRun, TokenProbe, require, require_error, run_beside
+from antiphon_testing.sequence_rules import CLOSING_RULES, CONSTRAINT_RULES, QUEUE_RULES, SAMPLING_RULES
 
 SENTENCES = (
     "Once upon a time there was a cat that sat on the mat and thought about the world.",

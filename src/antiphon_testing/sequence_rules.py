@@ -28,7 +28,7 @@ from antiphon.engines.base import (
     TokenRequest,
 )
 from antiphon.errors import AntiphonError, EngineBusy, InvalidValue, Overloaded, UnsupportedParameter
-from antiphon.testing.rules import (
+from antiphon_testing.rules import (
     GREEDY,
     TokenProbe,
     require,

@@ -20,7 +20,7 @@ from antiphon.engines.base import (
     TokenRequest,
 )
 from antiphon.errors import AntiphonError, ContextLengthExceeded, EngineBusy, InvalidValue
-from antiphon.testing.rules import PATIENCE, require, require_end, require_error, require_soon, run_beside
+from antiphon_testing.rules import PATIENCE, require, require_end, require_error, require_soon, run_beside
 
 SENTENCES = (
     "a",
