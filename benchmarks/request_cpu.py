@@ -167,7 +167,7 @@ async def enter_managed(
         connect_coordinator(path, clock, partial(open_coordinator, settings, path, clock, database))
     )
     tenancy = build_tenancy(settings, clock, coordinator, database)
-    await tenancy.tenants.load()
+    await tenancy.changes.load()
     return tenancy, await stack.enter_async_context(open_accounting(settings, tenancy, clock, coordinator))
 
 

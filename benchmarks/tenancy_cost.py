@@ -122,7 +122,7 @@ async def serve_with_store(listener: socket.socket, store: str, home: Path) -> N
     open_shared = partial(open_coordinator, settings, path, clock, database)
     async with connect_coordinator(path, clock, open_shared) as coordinator:
         tenancy = build_tenancy(settings, clock, coordinator, database)
-        await tenancy.tenants.load()
+        await tenancy.changes.load()
         async with open_accounting(settings, tenancy, clock, coordinator) as accounting:
             unfinished_file = home / "begun"
             unfinished_file.write_text(await create_limited_key(tenancy, accounting.limiter))

@@ -95,9 +95,9 @@ class World:
 @pytest.fixture
 async def world(tmp_path):
     world = World(tmp_path)
-    await world.tenants.load()
+    await world.changes.load()
     yield world
-    world.tenants.close()
+    world.changes.close()
 
 
 async def test_a_token_speaks_for_its_user_until_it_ends(world):

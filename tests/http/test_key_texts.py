@@ -200,7 +200,7 @@ async def test_keys_that_begin_alike_are_two_keys(server):
     for number, (secret, project) in enumerate(((first, "default"), (second, other.id))):
         key = Key(f"key_{number}", KeyKind.SERVICE, extract_prefix(secret), now, "test", project=project)
         server.tenants._tenancy.add_key(StoredKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
-    await server.tenants.load()
+    await server.changes.load()
     for _ in range(2):  # the second time from whatever remembers the first
         for secret, project in ((first, "default"), (second, other.id)):
             assert (await server.asked(secret, CHAT, HELLO)).status == 200

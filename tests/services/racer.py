@@ -17,7 +17,7 @@ def say(word: str) -> None:
 
 async def main(url: str) -> None:
     with node(url, feed=False) as racer:
-        await racer.tenants.load()
+        await racer.changes.load()
         say("ready")
         while id_ := (await asyncio.to_thread(sys.stdin.readline)).strip():
             try:

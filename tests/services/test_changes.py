@@ -29,8 +29,8 @@ PRICE = Price("price-1", "*", "USD", 0, 5, 5)
 async def pair(url):
     """Two servers of one database that hear of each other."""
     with node(url) as one, node(url) as two:
-        await one.tenants.load()
-        await two.tenants.load()
+        await one.changes.load()
+        await two.changes.load()
         yield one, two
 
 
@@ -38,8 +38,8 @@ async def pair(url):
 async def deaf(url):
     """Two servers of one database, of which neither hears what the other does."""
     with node(url, feed=False) as one, node(url, feed=False) as two:
-        await one.tenants.load()
-        await two.tenants.load()
+        await one.changes.load()
+        await two.changes.load()
         yield one, two
 
 

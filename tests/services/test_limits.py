@@ -42,7 +42,7 @@ class Limited(World):
 async def world(tmp_path):
     made = Limited(tmp_path)
     yield await made.people()
-    made.tenants.close()
+    made.changes.close()
 
 
 async def test_the_operator_sets_any_limit_and_the_audit_has_each(world):

@@ -28,7 +28,7 @@ from tests.support.tenancy import ADMIN, World
 async def world(tmp_path):
     made = World(tmp_path)
     yield await made.people()
-    made.tenants.close()
+    made.changes.close()
 
 
 async def test_new_keys_are_accepted_and_revoked_ones_refused_at_once(world):
@@ -43,7 +43,7 @@ async def test_new_keys_are_accepted_and_revoked_ones_refused_at_once(world):
 
 async def test_the_store_holds_no_key(world, tmp_path):
     secret = await world.token(world.ann)
-    world.tenants.close()
+    world.changes.close()
     kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert secret.encode() not in kept
     assert secret[16:].encode() not in kept
@@ -335,7 +335,7 @@ async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
         for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)
     ]
     members = set(world.tenants.list_members(ADMIN, world.one))
-    await world.tenants.load()
+    await world.changes.load()
     kept = [
         set(each(ADMIN))
         for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)

@@ -52,6 +52,7 @@ class Keyed(Served):
 
     entries: SqlEntries
     """The ledger of the server's database."""
+    changes: DirectoryChanges
     tenants: TenancyService
     limiting: LimitService
     pricing: PriceService
@@ -61,7 +62,7 @@ class Keyed(Served):
     async def prepare(self, **parts):
         for name, part in parts.items():
             object.__setattr__(self, name, part)
-        await self.tenants.load()
+        await self.changes.load()
         made = await self.tenants.add_key(OPERATOR, KeyRequest(KeyKind.ADMIN))
         object.__setattr__(self, "admin", made.secret)
         return self
@@ -129,6 +130,7 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
         async with serving_edge(edge) as (port, connections):
             yield await Keyed(port, plain.engine, edge, connections).prepare(
                 entries=SqlEntries(database),
+                changes=changes,
                 tenants=tenants,
                 limiting=limiting,
                 pricing=pricing,
@@ -137,4 +139,4 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
             )
     reading.close()
     responses.close()
-    tenants.close()
+    changes.close()

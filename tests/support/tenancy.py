@@ -60,7 +60,7 @@ def node(url, feed=True):
     try:
         yield made
     finally:
-        made.tenants.close()
+        made.changes.close()
 
 
 class World:
@@ -71,11 +71,11 @@ class World:
         database = open_new_store(folder / "antiphon.db")
         self.ring = Keyring(PEPPER, lambda: self.now)
         tenancy = SqlTenancy(database)
-        changes = DirectoryChanges(tenancy, [self.ring.replace_directory], lambda: self.now)
-        self.tenants = TenancyService(changes, tenancy, PEPPER)
+        self.changes = DirectoryChanges(tenancy, [self.ring.replace_directory], lambda: self.now)
+        self.tenants = TenancyService(self.changes, tenancy, PEPPER)
 
     async def people(self):
-        await self.tenants.load()
+        await self.changes.load()
         self.one = (await self.tenants.add_project(ADMIN, "One", "")).id
         self.two = (await self.tenants.add_project(ADMIN, "Two", "")).id
         roles = {"ann": ProjectRole.OWNER, "ben": ProjectRole.MEMBER, "cleo": ProjectRole.VIEWER}

@@ -48,7 +48,7 @@ from antiphon.processes.coordinator.client import CoordinatorClient, connect_coo
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
 from antiphon.rendering.media import ReadMedia
-from antiphon.services.tenancy import TenancyService
+from antiphon.services.changes import DirectoryChanges
 from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.settings.server import TracingSettings
@@ -116,7 +116,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             )
             if database is not None:
                 tenancy = build_tenancy(settings, clock, coordinator, database)
-                await _load_tenants(tenancy.tenants)
+                await _load_directory(tenancy.changes)
                 accounting = await stores.enter_async_context(
                     open_accounting(settings, tenancy, clock, coordinator)
                 )
@@ -219,7 +219,7 @@ async def _close_stores(stores: AsyncExitStack, tenancy: TenancyParts | None) ->
         tenancy.close()
 
 
-async def _load_tenants(tenants: TenancyService) -> None:
+async def _load_directory(changes: DirectoryChanges) -> None:
     """Loads the directory, and retries while the database does not answer.
 
     It does not give up: if this process replaces a dead one, its end would end the whole server.
@@ -227,7 +227,7 @@ async def _load_tenants(tenants: TenancyService) -> None:
     is_unavailable = False
     while True:
         try:
-            return await tenants.load()
+            return await changes.load()
         except StoreUnavailable:
             if not is_unavailable:
                 record("store_away", logging.WARNING)

@@ -67,13 +67,13 @@ class TenancyParts(Struct, frozen=True):
         """Closes the services and the database. Call it after all requests have ended."""
         self.usage.close()
         self.responses.close()
-        self.tenants.close()
+        self.changes.close()
 
 
 def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
-    """Builds all parts. Does not read the database: call `tenants.load`."""
+    """Builds all parts. Does not read the database: call `changes.load`."""
     from antiphon.store.directory import SqlFeed
     from antiphon.store.ledger import SqlUsage
     from antiphon.store.request_log import SqlRecords

@@ -64,7 +64,13 @@ class LimitService:
         def add() -> Limit:
             self._require_target(actor, request)
             limit = request.to_limit(self._changes.make_id("limit"), request.target, self._changes.now())
-            require_unique(limit, self._list_siblings(limit))
+            families = self._changes.directory.build_families()
+            siblings = [
+                sibling
+                for sibling in self._changes.directory.limits
+                if sibling.subject is limit.subject and _has_target(families, sibling, limit.target)
+            ]
+            require_unique(limit, siblings)
             revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
             self._changes.update_directory(revision, limits=(*self._changes.directory.limits, limit))
             return limit
@@ -161,18 +167,6 @@ class LimitService:
         if not actor.admin:
             self._require_target(actor, limit)
         return limit
-
-    # --- internals ---
-
-    def _list_siblings(self, limit: Limit) -> list[Limit]:
-        """Lists the limits of the same target. For a key, these are the limits of all keys of its family."""
-        directory = self._changes.directory
-        families = directory.build_families()
-        return [
-            sibling
-            for sibling in directory.limits
-            if sibling.subject is limit.subject and _has_target(families, sibling, limit.target)
-        ]
 
 
 def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:

@@ -17,7 +17,6 @@ from antiphon.store.base import Directory
 MAX_LIMITS = 50
 """The most limits of one target. Every request checks each of them."""
 
-
 MAX_KEYS = 1_000
 """The most valid access tokens of a user, and the most valid service keys of a project. The operator can
 create more."""
@@ -208,7 +207,13 @@ class AccessPolicy:
         Raises Conflict if a successor is valid, because a repeated rotation would leave a second key that
         nobody knows. Raises InvalidValue if the time has passed.
         """
-        successors = _list_successors(self._directory, key)
+        keys = (stored_key.key for stored_key in self._directory.keys)
+        family = sorted(
+            (member for member in keys if member.family_id == key.family_id),
+            key=lambda member: (member.family is not None, member.created, member.id),
+        )
+        # If there is a newer key, `key` was rotated, and its `expires` is the end of the overlap.
+        successors = family[family.index(key) + 1 :]
         valid_successors = [
             successor
             for successor in successors
@@ -276,7 +281,13 @@ class AccessPolicy:
             if not self._index.is_open(project):
                 raise InvalidValue("the project is archived: no key of it is accepted", param="project")
         else:
-            self._require_creatable_token(actor, request)
+            user = _require_value(request.user, "user")
+            if not actor.admin and user != actor.user:
+                raise PermissionDenied("an access token can be created by its own user or by the operator")
+            if not self._index.is_active(find_by_id(self._directory.users, user, "user").id):
+                raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
+            if request.project is not None and request.project not in self._index.list_projects(user):
+                raise NotFound(f"{user} is not a member of {request.project}", param="project")
         if request.expires is not None and request.expires <= self._now:
             raise InvalidValue("the key would end before it begins", param="expires_at")
         self.require_key_quota(actor, request)
@@ -310,17 +321,6 @@ class AccessPolicy:
             owner = request.user or request.project
             raise Conflict(f"{owner} has {MAX_KEYS} keys of this kind already: revoke some first")
 
-    def _require_creatable_token(self, actor: Actor, request: KeyRequest) -> None:
-        """Raises a RequestError if the requested access token is invalid, or if the actor cannot create
-        it."""
-        user = _require_value(request.user, "user")
-        if not actor.admin and user != actor.user:
-            raise PermissionDenied("an access token can be created by its own user or by the operator")
-        if not self._index.is_active(find_by_id(self._directory.users, user, "user").id):
-            raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
-        if request.project is not None and request.project not in self._index.list_projects(user):
-            raise NotFound(f"{user} is not a member of {request.project}", param="project")
-
 
 class HasId(Protocol):
     """An object with an id."""
@@ -338,16 +338,6 @@ def find_by_id(items: Iterable[Identified], id_: str, noun: str) -> Identified:
         if item.id == id_:
             return item
     raise NotFound(f"there is no {noun} {id_[:100]}")
-
-
-def _list_successors(directory: Directory, key: Key) -> list[Key]:
-    """Lists the keys of the same family that are newer than `key`, oldest first. If there is one, `key` was
-    rotated, and its `expires` is the time until which both keys were accepted."""
-    family = sorted(
-        (stored_key.key for stored_key in directory.keys if stored_key.key.family_id == key.family_id),
-        key=lambda member: (member.family is not None, member.created, member.id),
-    )
-    return family[family.index(key) + 1 :]
 
 
 def _require_value(value: str | None, name: str) -> str:

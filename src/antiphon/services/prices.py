@@ -79,7 +79,17 @@ class PriceService:
             fields = {"id": self._changes.make_id("price"), "since": since, "created": now}
             price = Price(**{**asdict(request), **fields})
             self._require_currency(price.currency, now)
-            _require_valid_times(price, now)
+            if price.since < now:
+                raise InvalidValue(
+                    f"since is in the past (now is {now}), and earlier requests keep their price; "
+                    "leave since out",
+                    param="since",
+                )
+            if price.until is not None and price.until <= price.since:
+                raise InvalidValue(
+                    "until is not after since, so the price would never apply; set a later until",
+                    param="until",
+                )
             revision = self._rules.add_price(price, self._changes.attribute_to(actor))
             self._changes.update_directory(revision, prices=(*self._changes.directory.prices, price))
             return price
@@ -101,8 +111,14 @@ class PriceService:
             changed_price = replace(
                 price, note=price.note if note is None else note, until=change_end(price.until)
             )
-            if changed_price.until != price.until:
-                _require_changeable_end(price, changed_price.until, now)
+            until = changed_price.until
+            if until != price.until and price.is_over(now):
+                raise InvalidValue("the price has ended: add another price", param="until")
+            if until not in (None, price.until) and until < max(now, price.since):
+                raise InvalidValue(
+                    f"until is in the past (now is {now}) or before since: earlier requests keep their price",
+                    param="until",
+                )
             return self._write_price(changed_price, actor)
 
         return await self._changes.apply(update)
@@ -161,27 +177,3 @@ def _make_currency_error(reason: str, advice: str) -> InvalidValue:
     return InvalidValue(
         f"{reason}; costs are summed, so all prices have one currency: {advice}", param="currency"
     )
-
-
-def _require_valid_times(price: Price, now: int) -> None:
-    """Raises InvalidValue if the price starts in the past, or ends before it starts."""
-    if price.since < now:
-        raise InvalidValue(
-            f"since is in the past (now is {now}), and earlier requests keep their price; leave since out",
-            param="since",
-        )
-    if price.until is not None and price.until <= price.since:
-        raise InvalidValue(
-            "until is not after since, so the price would never apply; set a later until", param="until"
-        )
-
-
-def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
-    """Raises InvalidValue if the price has ended, or if its new end is in the past or before its start."""
-    if price.is_over(now):
-        raise InvalidValue("the price has ended: add another price", param="until")
-    if until is not None and until < max(now, price.since):
-        raise InvalidValue(
-            f"until is in the past (now is {now}) or before since: earlier requests keep their price",
-            param="until",
-        )

@@ -17,7 +17,6 @@ OVERHEAD_BYTES = 2_048
 ITEM_BYTES = 256
 """What an item needs in the index."""
 
-
 MEMORY_BYTES = 64 * 1024 * 1024
 """The most memory for responses."""
 
@@ -39,7 +38,8 @@ class ResponseMemory:
         if _count_bytes(kept) > self._max_bytes:
             return False
         responses = self._responses[kept.project]
-        self._remove_expired(kept.project, now)
+        while responses and next(iter(responses.values())).expires <= now:  # the oldest expires first
+            self._remove(kept.project, next(iter(responses)))
         self._remove(kept.project, kept.response.id)
         responses[kept.response.id] = kept
         for item in _list_ids(kept):
@@ -113,12 +113,6 @@ class ResponseMemory:
     def _find(self, project: str, id_: str, now: int) -> KeptResponse | None:
         kept = self._responses[project].get(id_)
         return None if kept is None or kept.expires <= now else kept
-
-    def _remove_expired(self, project: str, now: int) -> None:
-        """Removes the expired responses of a project. The oldest one expires first."""
-        responses = self._responses[project]
-        while responses and next(iter(responses.values())).expires <= now:
-            self._remove(project, next(iter(responses)))
 
 
 def _list_ids(kept: KeptResponse) -> set[str]:

@@ -45,14 +45,6 @@ class TenancyService:
         self._tenancy = tenancy
         self._pepper = pepper
 
-    async def load(self) -> None:
-        """Reads the directory of the store."""
-        await self._changes.load()
-
-    def close(self) -> None:
-        """Waits for the running change, then closes the store."""
-        self._changes.close()
-
     # --- projects and users ---
 
     def list_projects(self, actor: Actor) -> list[Project]:
@@ -208,7 +200,27 @@ class TenancyService:
 
         def add() -> IssuedKey:
             self._changes.policy.require_creatable(actor, request)
-            return self._create_key(actor, request)
+            secret = generate_key()
+            key = Key(
+                id=self._changes.make_id("key"),
+                kind=request.kind,
+                prefix=extract_prefix(secret),
+                created=self._changes.now(),
+                creator=actor.id,
+                project=request.project,
+                user=request.user,
+                grant=request.grant,
+                expires=request.expires,
+                note=request.note,
+            )
+            limits = tuple(
+                limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
+                for limit in request.limits
+            )
+            stored_key = StoredKey(key, self._pepper.digest(secret))
+            revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
+            self._update_keys(revision, new_keys=(stored_key,), limits=limits)
+            return IssuedKey(key, secret, limits)
 
         return await self._changes.apply(add)
 
@@ -278,7 +290,14 @@ class TenancyService:
                 expires=overlap_end if old_key.expires is None else min(overlap_end, old_key.expires),
             )
             stored_key = StoredKey(successor, self._pepper.digest(secret))
-            limits = self._move_limits(successor)
+            # The limits of the family move to the successor. Their ids stay: the usage is counted by id.
+            families = self._changes.directory.build_families()
+            limits = tuple(
+                replace(limit, target=successor.id)
+                for limit in self._changes.directory.limits
+                if limit.subject is Subject.KEY
+                and families.get(limit.target, limit.target) == successor.family
+            )
             revision = self._tenancy.rotate_key(
                 expiring_key, stored_key, limits, self._changes.attribute_to(actor)
             )
@@ -297,41 +316,6 @@ class TenancyService:
         )
 
     # --- internals ---
-
-    def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
-        """Creates the key and its limits in the store and in the directory. Checks nothing."""
-        secret = generate_key()
-        key = Key(
-            id=self._changes.make_id("key"),
-            kind=request.kind,
-            prefix=extract_prefix(secret),
-            created=self._changes.now(),
-            creator=actor.id,
-            project=request.project,
-            user=request.user,
-            grant=request.grant,
-            expires=request.expires,
-            note=request.note,
-        )
-        limits = tuple(
-            limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
-            for limit in request.limits
-        )
-        stored_key = StoredKey(key, self._pepper.digest(secret))
-        revision = self._tenancy.add_key(stored_key, self._changes.attribute_to(actor), limits)
-        self._update_keys(revision, new_keys=(stored_key,), limits=limits)
-        return IssuedKey(key, secret, limits)
-
-    def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
-        """Returns the limits of the family of `successor`, with `successor` as their target. The ids of the
-        limits do not change, because the usage is counted by id."""
-        directory = self._changes.directory
-        families = directory.build_families()
-        return tuple(
-            replace(limit, target=successor.id)
-            for limit in directory.limits
-            if limit.subject is Subject.KEY and families.get(limit.target, limit.target) == successor.family
-        )
 
     def _update_keys(
         self, revision: int, *keys: Key, new_keys: tuple[StoredKey, ...] = (), limits: tuple[Limit, ...] = ()

@@ -109,11 +109,16 @@ class UsageService:
     def _restrict(
         self, actor: Actor, selection: EntrySelection, dimensions: Iterable[Dimension] = ()
     ) -> EntrySelection:
-        """Returns the selection, restricted to the entries that the actor can see."""
+        """Returns the selection, restricted to the entries that the actor can see. Raises PermissionDenied if
+        a viewer names a tag, or a field that identifies a person."""
         role = self._get_role(actor)
         self._require_project(actor, selection.conditions)
         if role is ProjectRole.VIEWER:
-            _require_impersonal((*dimensions, *(condition.dimension for condition in selection.conditions)))
+            for dimension in (*dimensions, *(condition.dimension for condition in selection.conditions)):
+                if isinstance(dimension, Tag) or dimension in PERSONAL_FIELDS:
+                    raise PermissionDenied(
+                        f"a viewer sees the project's sums, but not by {dimension}", param="by"
+                    )
         return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
     def _get_role(self, actor: Actor) -> ProjectRole | None:
@@ -149,10 +154,3 @@ def _build_conditions(actor: Actor, role: ProjectRole | None) -> tuple[Condition
     user = () if actor.user is None else (Condition(EntryField.USER, actor.user),)
     key = () if role is ProjectRole.MEMBER and user else (Condition(EntryField.KEY, actor.id),)
     return (project, *key, *user)
-
-
-def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
-    """Raises PermissionDenied if a dimension is a tag or identifies a person."""
-    for dimension in dimensions:
-        if isinstance(dimension, Tag) or dimension in PERSONAL_FIELDS:
-            raise PermissionDenied(f"a viewer sees the project's sums, but not by {dimension}", param="by")

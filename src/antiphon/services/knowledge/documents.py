@@ -211,7 +211,22 @@ class DocumentJobs:
         if not dependencies.uploads.is_complete(order.id):  # an earlier job failed and removed the upload
             await self._store(order, upload.content)
         job = self.start(order)
-        return await self._wait(order, document, job) if wait else document
+        if not wait:
+            return document
+        try:
+            document_info = await asyncio.shield(job)
+        except AntiphonError as error:
+            if not error.retryable:
+                raise
+            told_error = copy(error)  # others that wait for the job get the same error
+            told_error.message = f"the document {WAITING_TEXT}: {error.message}"
+            raise told_error from None
+        while document_info is None or document_info.state is DocumentState.INDEXING:
+            await asyncio.sleep(STATE_POLL_S)
+            document_info = await dependencies.index.get_document(order.project, order.table, document.id)
+        if document_info.state is DocumentState.FAILED:
+            raise InvalidValue(document_info.error or "the document cannot be read", param="file")
+        return document_info
 
     async def _store(self, order: UploadOrder, content: bytes) -> bool:
         """Stores a file, if the project has room for it. Returns whether it was not stored before."""
@@ -280,28 +295,6 @@ class DocumentJobs:
             except OSError as problem:
                 record("knowledge_uploads_unreadable", logging.WARNING, cause=problem.strerror)
             await asyncio.sleep(self._dependencies.search_interval)
-
-    async def _wait(
-        self, order: UploadOrder, document: DocumentInfo, job: "asyncio.Future[DocumentInfo | None]"
-    ) -> DocumentInfo:
-        """Returns the document when it is READY. Raises the job's error, or InvalidValue if the document is
-        FAILED."""
-        try:
-            document_info = await asyncio.shield(job)
-        except AntiphonError as error:
-            if not error.retryable:
-                raise
-            told_error = copy(error)  # others that wait for the job get the same error
-            told_error.message = f"the document {WAITING_TEXT}: {error.message}"
-            raise told_error from None
-        while document_info is None or document_info.state is DocumentState.INDEXING:
-            await asyncio.sleep(STATE_POLL_S)
-            document_info = await self._dependencies.index.get_document(
-                order.project, order.table, document.id
-            )
-        if document_info.state is DocumentState.FAILED:
-            raise InvalidValue(document_info.error or "the document cannot be read", param="file")
-        return document_info
 
     async def _run(self, order: UploadOrder, result: "asyncio.Future[DocumentInfo | None]") -> None:
         """Runs the job of an upload, unless another process works on it, and sets `result`."""
@@ -440,8 +433,12 @@ class DocumentJob:
         rule = None
         if model is not None:
             info = await dependencies.models.find(model, self._find_actor())
+
+            async def count_tokens(texts: Sequence[str]) -> Sequence[int]:
+                return await dependencies.models.count_tokens(model, texts, self._find_actor())
+
             if info.longest_text is not None:
-                rule = TokenRule(self._build_token_counter(model), info.longest_text)
+                rule = TokenRule(count_tokens, info.longest_text)
         file = StoredFile(dependencies.uploads.get_path(order.id), order.name, order.media_type)
         async with turns.readings.hold(order.project, dependencies.clock):
             while not turns.has_room.is_set():
@@ -450,14 +447,6 @@ class DocumentJob:
             self._characters = sum(len(chunk.text) for chunk in split.chunks)
             turns.count_running(self._characters)
             return split
-
-    def _build_token_counter(self, model: str) -> Callable[[Sequence[str]], Awaitable[Sequence[int]]]:
-        """Returns a function that counts a model's tokens."""
-
-        async def count(texts: Sequence[str]) -> Sequence[int]:
-            return await self._dependencies.models.count_tokens(model, texts, self._find_actor())
-
-        return count
 
     async def _put_missing_batches(
         self, document: DocumentInfo, split: SplitDocument, model: str | None
@@ -518,52 +507,47 @@ class DocumentJob:
         embedded."""
         if model is None:
             return list(chunks)
+        dependencies = self._dependencies
         missing = [chunk.text for chunk in chunks if _digest(chunk.text) not in self._vectors]
         if missing:
             try:
-                vectors = await self._call_model(model, missing)
+                # With the rights of the caller who uploaded the file.
+                deadline = dependencies.clock.monotonic() + EMBEDDING_TIMEOUT_S
+                context = Context(
+                    self._order.request_id,
+                    self._find_actor(),
+                    deadline,
+                    dependencies.clock,
+                    origin=dependencies.origin,
+                )
+                fields = ["file"] * len(missing)
+                vectors = await embed_texts(
+                    dependencies.models, model, self._dimensions, missing, context, fields
+                )
             except AntiphonError as error:
                 return error
             self._vectors.update(zip(map(_digest, missing), vectors, strict=True))
         return [replace(chunk, vector=self._vectors[_digest(chunk.text)]) for chunk in chunks]
 
-    async def _call_model(self, model: str, texts: list[str]) -> list[bytes]:
-        """Embeds texts with the rights of the caller who uploaded the file."""
-        dependencies = self._dependencies
-        deadline = dependencies.clock.monotonic() + EMBEDDING_TIMEOUT_S
-        context = Context(
-            self._order.request_id,
-            self._find_actor(),
-            deadline,
-            dependencies.clock,
-            origin=dependencies.origin,
-        )
-        return await embed_texts(
-            dependencies.models, model, self._dimensions, texts, context, ["file"] * len(texts)
-        )
-
     async def _load_known_vectors(self, document: DocumentInfo) -> None:
-        """Loads the vectors of the version that this document replaces, if there is one."""
+        """Loads at most MAX_KNOWN_VECTORS vectors of the version that this document replaces, if there is
+        one."""
         dependencies, order = self._dependencies, self._order
         for page in range(MAX_SEARCHED_PAGES):
             documents = await dependencies.index.list_documents(
                 order.project, order.table, page * MAX_PAGE, MAX_PAGE
             )
             for older in documents.items:
-                if older.name == order.name and older.id != document.id:
-                    await self._load_vectors_of(older)
-                    return
+                if older.name != order.name or older.id == document.id:
+                    continue
+                for offset in range(0, min(older.chunks, MAX_KNOWN_VECTORS), CHUNKS_PER_BATCH):
+                    chunks = await dependencies.index.list_chunks(
+                        order.project, order.table, older.id, offset, CHUNKS_PER_BATCH, with_vectors=True
+                    )
+                    self._vectors.update((_digest(chunk.text), chunk.vector) for chunk in chunks.items)
+                return
             if len(documents.items) < MAX_PAGE:
                 return
-
-    async def _load_vectors_of(self, older: DocumentInfo) -> None:
-        """Loads at most MAX_KNOWN_VECTORS vectors of a document."""
-        dependencies, order = self._dependencies, self._order
-        for offset in range(0, min(older.chunks, MAX_KNOWN_VECTORS), CHUNKS_PER_BATCH):
-            page = await dependencies.index.list_chunks(
-                order.project, order.table, older.id, offset, CHUNKS_PER_BATCH, with_vectors=True
-            )
-            self._vectors.update((_digest(chunk.text), chunk.vector) for chunk in page.items)
 
     def _find_actor(self) -> Actor:
         """Returns the caller who uploaded the file. Raises PermissionDenied if the caller's key has ended."""

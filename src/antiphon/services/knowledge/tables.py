@@ -75,7 +75,15 @@ class KnowledgeService:
                 f"this project already has a knowledge table {request.name!r}; choose another name",
                 param="name",
             )
-        model = await self._find_model(request, context.actor)
+        model: EmbeddingModelInfo | None = None
+        if request.embedding_model is AutomaticModel.FIRST:
+            model = await self._models.find_first(context.actor)
+        elif request.embedding_model is not None:
+            try:
+                model = await self._models.find(request.embedding_model, context.actor)
+            except AntiphonError as error:
+                error.param = "embedding_model"
+                raise
         sizes = choose_sizes(model, request.chunk_size, request.chunk_overlap, request.chunk_unit)
         self._jobs.reader.require_sizes(sizes)
         dimensions = 0 if model is None else await measure_dimensions(self._models, model.name, context)
@@ -89,19 +97,6 @@ class KnowledgeService:
             dict(request.attributes),
         )
         return await self.index.create_table(project, settings)
-
-    async def _find_model(self, request: TableRequest, actor: Actor) -> EmbeddingModelInfo | None:
-        """Returns the embedding model of a new table. Raises ModelNotFound and PermissionDenied."""
-        name = request.embedding_model
-        if name is None:
-            return None
-        if name is AutomaticModel.FIRST:
-            return await self._models.find_first(actor)
-        try:
-            return await self._models.find(name, actor)
-        except AntiphonError as error:
-            error.param = "embedding_model"
-            raise
 
     async def rename_table(self, actor: Actor, table: str, new_name: str) -> TableInfo:
         require_addressable(new_name)
@@ -253,8 +248,13 @@ class KnowledgeErasure:
         """Removes all tables of a project, and all its uploaded files that are not in a table yet. Returns
         the number of removed tables. Damaged tables and tables of an archived project are removed too. Raises
         NotFound, PermissionDenied and KnowledgeUnavailable."""
-        self._require_owner(actor, project)
-        await asyncio.to_thread(self._remove_uploads, project)
+        policy = self._changes.policy
+        find_by_id(policy.list_projects(actor), project, "project")
+        if not (actor.admin or policy.is_owner(actor, project)):
+            raise PermissionDenied("only an owner of the project can remove all its knowledge tables")
+        for order in await asyncio.to_thread(self._uploads.list_orders):
+            if order.project == project:
+                await asyncio.to_thread(self._uploads.remove, order.id)
         table_count = await self._index.delete_project_tables(project)
 
         def write_audit_entry() -> None:
@@ -265,14 +265,3 @@ class KnowledgeErasure:
 
         await self._changes.apply(write_audit_entry)
         return table_count
-
-    def _require_owner(self, actor: Actor, project: str) -> None:
-        policy = self._changes.policy
-        find_by_id(policy.list_projects(actor), project, "project")
-        if not (actor.admin or policy.is_owner(actor, project)):
-            raise PermissionDenied("only an owner of the project can remove all its knowledge tables")
-
-    def _remove_uploads(self, project: str) -> None:
-        for order in self._uploads.list_orders():
-            if order.project == project:
-                self._uploads.remove(order.id)

@@ -128,7 +128,9 @@ class UploadFolder:
     def _reserve(self, order: UploadOrder, stored_bytes: int, limits: IndexLimits) -> None:
         """Writes the order of a file that is being stored, so that it counts from now on, for every process.
         Raises KnowledgeLimitReached if the project has no room for the file."""
-        with self._lock_directory():
+        folder = os.open(self._directory, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # excludes other reservations, also of other processes
             orders = self._list_waiting(order.project)
             if any(other.id == order.id for other in orders):
                 return
@@ -147,6 +149,8 @@ class UploadFolder:
                     param="file",
                 )
             self._write(self._directory / (order.id + BEGUN), _encode_order(order))
+        finally:
+            os.close(folder)
 
     def count_waiting(self, project: str) -> IndexUsage:
         """Returns the number and the bytes of the files of a project that are stored or being stored."""
@@ -166,16 +170,6 @@ class UploadFolder:
                         waiting[id_] = order
         self._waiting = waiting
         return [order for order in waiting.values() if order.project == project]
-
-    @contextmanager
-    def _lock_directory(self) -> Iterator[None]:
-        """Excludes other reservations, also those of other processes."""
-        folder = os.open(self._directory, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def _write(self, path: Path, content: bytes) -> bool:
         """Creates a file with its complete content, unless it exists. Returns whether it did not exist."""
@@ -203,13 +197,18 @@ class UploadFolder:
         return (self._directory / (upload_id + ORDER)).exists()
 
     def list_orders(self) -> list[UploadOrder]:
-        """Returns the orders of complete uploads, the oldest first. Also removes incomplete uploads of dead
-        processes."""
+        """Returns the orders of complete uploads, the oldest first. Also removes incomplete uploads that are
+        older than STALE_S."""
         try:
             paths = sorted(self._directory.iterdir(), key=lambda path: path.name)
         except FileNotFoundError:
             return []
-        self._remove_stale(paths)
+        complete_ids = {path.stem for path in paths if path.suffix == ORDER}
+        for path in paths:
+            is_complete = path.stem in complete_ids and path.suffix in (ORDER, DATA, NOTE, TOTAL)
+            if not is_complete and self._get_age(path) > STALE_S:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
         dated = [(self._get_age(path), path.stem) for path in paths if path.suffix == ORDER]
         orders = [self.read_order(id_) for _, id_ in sorted(dated, reverse=True)]
         return [order for order in orders if order is not None]
@@ -278,17 +277,6 @@ class UploadFolder:
             yield self.read_order(upload_id)
         finally:
             os.close(fd)
-
-    def _remove_stale(self, paths: list[Path]) -> None:
-        """Removes the files of incomplete uploads that are older than STALE_S."""
-        complete_ids = {path.stem for path in paths if path.suffix == ORDER}
-        for path in paths:
-            is_complete = path.suffix == ORDER or (
-                path.suffix in (DATA, NOTE, TOTAL) and path.stem in complete_ids
-            )
-            if not is_complete and self._get_age(path) > STALE_S:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
 
     def _get_age(self, path: Path) -> float:
         """Returns the seconds since a file was written; 0 if it is missing."""

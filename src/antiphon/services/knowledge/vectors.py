@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from antiphon.domain.context import Context
 from antiphon.domain.identity import Actor
@@ -33,8 +33,6 @@ INPUT_FIELD = re.compile(r"input(?:\[(\d+)\])?")
 
 PROBE_TEXT = "word"
 """This text is embedded to measure the dimensions of a model."""
-
-E = TypeVar("E", bound=AntiphonError)
 
 
 class EmbeddingModelInfo(Struct, frozen=True):
@@ -117,7 +115,12 @@ async def embed_texts(
         try:
             embeddings = await models.embed(request, context)
         except AntiphonError as error:
-            raise _rename_field(error, [fields[texts.index(text)] for text in batch]) from None
+            match = INPUT_FIELD.fullmatch(error.param or "")
+            if match is not None:  # the error is about `input[N]`, and the caller sent another field
+                field = fields[texts.index(batch[int(match[1] or 0)])]
+                error.message = error.message.replace(match[0], field)
+                error.param = field
+            raise
         if len(embeddings) != len(batch):
             raise EngineError(f"{model} did not return a vector for each text")
         if embeddings.dimensions != dimensions:
@@ -134,14 +137,3 @@ async def embed_texts(
 async def measure_dimensions(models: EmbeddingModels, model: str, context: Context) -> int:
     """Returns the dimensions of a model's vectors, by embedding one word."""
     return (await models.embed(EmbeddingRequest(model, (RawPrompt(PROBE_TEXT),)), context)).dimensions
-
-
-def _rename_field(error: E, fields: Sequence[str]) -> E:
-    """Changes an error about `input[N]` to an error about the field of the caller's request, and returns it.
-    `fields`: the field of each input."""
-    match = INPUT_FIELD.fullmatch(error.param or "")
-    if match is not None:
-        field = fields[int(match[1] or 0)]
-        error.message = error.message.replace(match[0], field)
-        error.param = field
-    return error
