@@ -153,7 +153,14 @@ class Drain:
             is_last_round = self._is_stopping
             with self._round_condition:
                 self._round_number += 1
-            is_caught_up = self._try_round()
+            is_caught_up = False
+            try:
+                is_caught_up = self._run_round()
+            except StoreUnavailable as error:
+                self._handle_failure(error.message)
+            except Exception as error:  # noqa: BLE001 - a border: the spool keeps what was not inserted
+                self._handle_failure(describe_exception(error))
+                self._reset_readers()  # the next round reads the whole spool again, as after a restart
             if is_caught_up:
                 with self._round_condition:
                     self._caught_up_round = self._round_number
@@ -171,18 +178,6 @@ class Drain:
         if not self._is_stopping:
             self._wake.clear()
 
-    def _try_round(self) -> bool:
-        """Like `_run_round`, but logs every error and returns False. After an unexpected error, the next
-        round reads the whole spool again, as after a restart."""
-        try:
-            return self._run_round()
-        except StoreUnavailable as error:
-            self._handle_failure(error.message)
-        except Exception as error:  # noqa: BLE001 - a border: the spool keeps what was not inserted
-            self._handle_failure(describe_exception(error))
-            self._reset_readers()
-        return False
-
     def _reset_readers(self) -> None:
         """Drops the readers and the entries that were read, so that the whole spool is read again."""
         self._batch = []
@@ -196,7 +191,13 @@ class Drain:
         is_caught_up = False
         if not self._batch:  # otherwise the last batch was not inserted
             self._open_new()
-            self._read_all()
+            for path, reader in self._readers.items():
+                try:
+                    self._batch += reader.read(BATCH - len(self._batch))
+                except OSError as error:
+                    self._log_unreadable(path, error)
+                if len(self._batch) >= BATCH:
+                    break
             is_caught_up = len(self._batch) < BATCH
         if self._batch:
             self._insert(self._batch)
@@ -211,31 +212,20 @@ class Drain:
     def _open_new(self) -> None:
         """Opens the files of the spool that are not open yet, and deletes stale unfinished files."""
         try:
-            _remove_stale(self._directory)
+            for path in self._directory.iterdir():
+                with suppress(FileNotFoundError):  # its creator has just renamed it
+                    if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
+                        path.unlink()  # a killed process left it
             paths = list_segments(self._directory)
         except OSError as error:
             self._log_unreadable(self._directory, error)
             paths = []
         for path in paths:
             if path not in self._readers:
-                self._open(path)
-
-    def _open(self, path: Path) -> None:
-        """Opens one file. Logs a file that cannot be opened."""
-        try:
-            self._readers[path] = SegmentReader(path)
-        except OSError as error:
-            self._log_unreadable(path, error)
-
-    def _read_all(self) -> None:
-        """Reads ended entries from all files until a batch is full."""
-        for path, reader in self._readers.items():
-            try:
-                self._batch += reader.read(BATCH - len(self._batch))
-            except OSError as error:
-                self._log_unreadable(path, error)
-            if len(self._batch) >= BATCH:
-                return
+                try:
+                    self._readers[path] = SegmentReader(path)
+                except OSError as error:
+                    self._log_unreadable(path, error)
 
     def _log_unreadable(self, path: Path, error: OSError) -> None:
         """Logs once that a file or directory cannot be read. The next round tries again."""
@@ -268,18 +258,16 @@ class Drain:
         try:
             self._entries.add(entries)
         except (InvalidValue, OverflowError):
-            if len(entries) == 1:
-                return self._save_refused(entries[0])
-            middle = len(entries) // 2
-            self._insert(entries[:middle])
-            self._insert(entries[middle:])
-
-    def _save_refused(self, entry: Entry) -> None:
-        """Logs an entry that the database refused, and appends it to a file."""
-        record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
-        path = self._directory / REFUSED_FILE
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-            file.write(encode_entry(entry) + b"\n")
+            if len(entries) > 1:
+                middle = len(entries) // 2
+                self._insert(entries[:middle])
+                self._insert(entries[middle:])
+                return
+            entry = entries[0]
+            record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
+            path = self._directory / REFUSED_FILE
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(encode_entry(entry) + b"\n")
 
     def _delete_done(self) -> None:
         """Deletes the files that are complete and fully inserted."""
@@ -293,14 +281,6 @@ class Drain:
                 reader.close()
                 del self._readers[path]
                 self._unreadable.discard(path)
-
-
-def _remove_stale(directory: Path) -> None:
-    """Deletes unfinished files that are older than STALE_S: a killed process left them. Raises OSError."""
-    for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # its creator has just renamed it
-            if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
-                path.unlink()
 
 
 def _require_locks(path: Path) -> None:

@@ -102,13 +102,22 @@ class StoreRecorder:
             self._stop_requested.wait(PAUSE_S)
 
     def _store_batch(self) -> bool:
-        """Stores the oldest queued records and removes them from the queue. Returns False if the queue is
-        empty."""
+        """Stores the oldest queued records, redacted and cut, and removes them from the queue. Returns False
+        if the queue is empty."""
         with self._lock:
             batch = [self._queue[index] for index in range(min(BATCH, len(self._queue)))]
         if not batch:
             return False
-        self._store.add([_redact_record(record, policy) for record, policy in batch])
+        # Redacts before it cuts: half a secret is not recognised.
+        redacted = [
+            replace(
+                record,
+                request=redact_json(record.request, policy.redact, MAX_TEXT_LENGTH),
+                answer=redact_json(record.answer, policy.redact, MAX_TEXT_LENGTH),
+            )
+            for record, policy in batch
+        ]
+        self._store.add(redacted)
         with self._lock:
             for record, _ in batch:
                 self._queue.popleft()
@@ -119,13 +128,3 @@ class StoreRecorder:
 def count_characters(record: RecordedRequest) -> int:
     """Returns the number of characters in the request and the answer."""
     return len(record.request) + len(record.answer)
-
-
-def _redact_record(record: RecordedRequest, policy: RecordingPolicy) -> RecordedRequest:
-    """Returns the record with its texts redacted and cut to MAX_TEXT_LENGTH. Redacts before it cuts, because
-    half a secret is not recognised."""
-    return replace(
-        record,
-        request=redact_json(record.request, policy.redact, MAX_TEXT_LENGTH),
-        answer=redact_json(record.answer, policy.redact, MAX_TEXT_LENGTH),
-    )

@@ -52,7 +52,6 @@ MAX_PAYLOAD = 64 * 1024
 """The most bytes of a payload: enough for 16 tags of OpenAI's maximum size, even if JSON escapes all
 characters."""
 
-
 _DECODER = msgspec.json.Decoder(Entry)
 
 SEGMENT_SIZE = 1024 * 1024
@@ -262,9 +261,6 @@ def list_segments(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
-INTENT = int(RecordKind.INTENT)
-
-
 class SegmentReader:
     """Reads one file for the drain, in several steps. Remembers the position, and the intents without
     completion."""
@@ -294,7 +290,7 @@ class SegmentReader:
             if self._skip_damage():
                 continue
             if self._is_final:
-                entries.extend(self._build_aborted())
+                self._add_aborted(entries)
                 self.is_done = True
             break
         return entries
@@ -309,7 +305,7 @@ class SegmentReader:
         data, offset, intents = os.pread(self._descriptor, READ_BYTES, self._position), 0, self._intents
         while (spool_record := parse_record(data, offset)) is not None:
             kind, number, payload, end = spool_record
-            if kind == INTENT:
+            if kind == RecordKind.INTENT:
                 intents[number] = payload
             else:
                 try:
@@ -321,18 +317,16 @@ class SegmentReader:
         self._position += offset
         return offset > 0
 
-    def _build_aborted(self) -> list[Entry]:
-        """Returns the entries for the intents that a dead writer did not complete."""
-        aborted = []
+    def _add_aborted(self, entries: list[Entry]) -> None:
+        """Appends entries for the intents that a dead writer did not complete."""
         for payload in self._intents.values():
             try:
                 entry = _DECODER.decode(payload)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 self._log_damage(OTHER_VERSION, len(payload))
             else:
-                aborted.append(replace(entry, status=ABORTED, source=UsageSource.ESTIMATED))
+                entries.append(replace(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._intents.clear()
-        return aborted
 
     def _skip_damage(self) -> bool:
         """Skips damaged bytes, up to the next complete record. Returns whether there is such a record, so

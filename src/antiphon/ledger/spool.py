@@ -208,11 +208,6 @@ class Spool:
             problem = "" if len(self._spares) == SPARE_FILES else TOO_LARGE
         except OSError as error:
             problem = os.strerror(error.errno or 0)
-        self._set_problem(problem)
-
-    def _set_problem(self, problem: str) -> None:
-        """Stores why no file can be created. Logs when the reason changes, and when files can be created
-        again."""
         if problem != self._problem:
             level = logging.ERROR if problem else logging.WARNING
             event = "spool_full" if problem else "spool_has_room"

@@ -18,7 +18,7 @@ from antiphon.domain.values import Struct
 from antiphon.errors import BudgetExceeded
 from antiphon.limits.budget_watch import BudgetWatch
 from antiphon.limits.refusals import Refusal, build_refusal, pick_longest
-from antiphon.limits.seeding import SeedAmounts, Seeder, SeedReader
+from antiphon.limits.seeding import Seeder, SeedReader
 from antiphon.limits.windows import SECOND_NS, ClockReading, UsageCounter, create_counter
 from antiphon.processes.ipc import FrameError, from_line, to_line
 
@@ -29,7 +29,6 @@ has the usage of longer windows."""
 MAX_DRIFT_S = 1.0
 """Seconds. If more than this passed on one clock but not on the other since the file was written, the machine
 was restarted or its clock was set. The file is then not used."""
-
 
 UNUSED_NS = 24 * 3600 * SECOND_NS
 """Nanoseconds after which an unused counter is dropped. Its usage can be read from the ledger again."""
@@ -396,17 +395,15 @@ class LocalLimiter:
             return
         async with self._seeding:
             new_limits = [limit for limit in limits if limit.id not in self._counters]
-            if new_limits:
-                self._create_counters(new_limits, await self.seed_reader.read(new_limits))
-
-    def _create_counters(self, limits: Sequence[Limit], seeds: SeedAmounts) -> None:
-        """Creates the missing counters. `seeds`: the past usage of each limit."""
-        now = self.now()
-        for limit in limits:
-            if limit.id not in self._counters:
-                counter = self._find_counter(limit, now).counter
-                for at, amount in seeds.get(limit.id, ()):
-                    counter.add_past(now, at, amount)
+            if not new_limits:
+                return
+            seeds = await self.seed_reader.read(new_limits)
+            now = self.now()
+            for limit in new_limits:
+                if limit.id not in self._counters:
+                    counter = self._find_counter(limit, now).counter
+                    for at, amount in seeds.get(limit.id, ()):
+                        counter.add_past(now, at, amount)
 
     def now(self) -> ClockReading:
         """Returns the current time on both clocks."""

@@ -43,7 +43,6 @@ from antiphon.telemetry.logs import record
 UNAUTHENTICATED = "already authenticated"
 """A text in the error of a Redis that needs a password, if the client sends none."""
 
-
 CONNECTIONS = 32
 
 TIMEOUT_S = 1.0
@@ -260,29 +259,31 @@ class RedisLimiter:
     async def keep_connected(self) -> None:
         """Sends settled claims, renews leases, and checks whether Redis is available and the ledger can be
         read, until cancelled."""
+
+        async def retry_reads() -> None:
+            while True:
+                await self._seed_reader.retry()
+                await asyncio.sleep(POLL_S)
+
         async with task_group() as group:
-            group.create_task(self._retry_reads())
-            await self._send_claims()
+            # Beside the leases: a database can take longer to answer than a lease lasts.
+            group.create_task(retry_reads())
+            renewed_at = self._clock.monotonic()
+            while True:
+                with suppress(LimitsUnavailable):
+                    await self._send_settled()
+                    if self._clock.monotonic() - renewed_at >= RENEWAL_S:
+                        renewed_at = self._clock.monotonic()
+                        await self._renew_leases()
+                # Waits until a claim is settled. Without one, or without Redis, asks whether it is available.
+                try:
+                    async with asyncio.timeout(POLL_S):
+                        await (self._has_settled if self._failed_at is None else asyncio.Event()).wait()
+                except TimeoutError:
+                    with suppress(LimitsUnavailable):
+                        await self._call(self._renew_script, [0])
 
     # --- helpers ---
-
-    async def _retry_reads(self) -> None:
-        """Reads again what the ledger did not tell. A database can take longer to answer than a lease
-        lasts."""
-        while True:
-            await self._seed_reader.retry()
-            await asyncio.sleep(POLL_S)
-
-    async def _send_claims(self) -> None:
-        """Sends settled claims and renews leases. Learns meanwhile whether Redis is available."""
-        renewed_at = self._clock.monotonic()
-        while True:
-            with suppress(LimitsUnavailable):
-                await self._send_settled()
-                if self._clock.monotonic() - renewed_at >= RENEWAL_S:
-                    renewed_at = self._clock.monotonic()
-                    await self._renew_leases()
-            await self._wait_for_work()
 
     def _settle_uncertain(self, claim: str) -> None:
         """Settles a claim with no used amounts, because Redis may have counted it although the call
@@ -290,16 +291,6 @@ class RedisLimiter:
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
-
-    async def _wait_for_work(self) -> None:
-        """Waits until a claim is settled. After POLL_S without one, calls Redis, to learn whether it is
-        available. While Redis is unavailable, always waits POLL_S."""
-        try:
-            async with asyncio.timeout(POLL_S):
-                await (self._has_settled if self._failed_at is None else asyncio.Event()).wait()
-        except TimeoutError:
-            with suppress(LimitsUnavailable):
-                await self._call(self._renew_script, [0])
 
     async def _send_settled(self) -> None:
         """Sends all settled claims to Redis. Raises LimitsUnavailable."""
@@ -332,17 +323,6 @@ class RedisLimiter:
             used = status.limit.amount - status.remaining
             self.watch.observe(status.limit, used, self._clock.wall())
 
-    def _report_refusal(self, refusal: BudgetExceeded, limits: Sequence[Limit]) -> None:
-        """Reports to the watch the budget that refused a request."""
-        used = {
-            status.limit.id: status.limit.amount - status.remaining
-            for status in refusal.statuses
-            if isinstance(status, LimitStatus)
-        }
-        for limit in limits:
-            if self.watch is not None and limit.id == refusal.limit:
-                self.watch.observe(limit, used.get(limit.id, 0), self._clock.wall(), is_exhausted=True)
-
     async def _renew_leases(self) -> None:
         """Renews the leases of all claims that count running requests."""
         claims = [
@@ -356,13 +336,21 @@ class RedisLimiter:
     async def _take_amounts(
         self, claim: str, step: int, limits: Sequence[Limit], needed: Sequence[int]
     ) -> tuple[LimitStatus, ...]:
-        """Reserves the amounts in Redis, and returns the status of each limit."""
+        """Reserves the amounts in Redis, and returns the status of each limit. Reports a budget that refuses
+        to the watch."""
         arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, needed)]
         result = await self._call_seeded(limits, self._take_script, arguments)
         try:
             return result.build_statuses(limits, needed)
         except BudgetExceeded as refusal:
-            self._report_refusal(refusal, limits)
+            used = {
+                status.limit.id: status.limit.amount - status.remaining
+                for status in refusal.statuses
+                if isinstance(status, LimitStatus)
+            }
+            for limit in limits:
+                if self.watch is not None and limit.id == refusal.limit:
+                    self.watch.observe(limit, used.get(limit.id, 0), self._clock.wall(), is_exhausted=True)
             raise
 
     def _encode_limits(self, limits: Sequence[Limit], needed: Sequence[int]) -> list[Argument]:
@@ -372,24 +360,21 @@ class RedisLimiter:
     async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
     ) -> ScriptResult:
-        """Runs a script and returns its answer. If counters are missing, creates them and runs the script
-        again. Raises LimitsUnavailable."""
+        """Runs a script and returns its answer. If counters are missing, creates them from the ledger and
+        runs the script again. Raises LimitsUnavailable."""
         if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
             raise self._build_unavailable()
         result = ScriptResult.parse(await self._call(script, arguments))
         if result.status == "unknown":
-            await self._seed_counters([limits[index] for index in result.indexes])
+            missing = [limits[index] for index in result.indexes]
+            seeds = await self._seed_reader.read(missing)
+            for limit in missing:
+                seed_arguments = encode_seed(limit, seeds.get(limit.id, ()), self._clock.wall())
+                await self._call(self._seed_script, seed_arguments)
             result = ScriptResult.parse(await self._call(script, arguments))
         if result.status == "unknown":
             raise self._build_unavailable()
         return result
-
-    async def _seed_counters(self, limits: Sequence[Limit]) -> None:
-        """Creates counters in Redis from the ledger. Raises LimitsUnavailable."""
-        seeds = await self._seed_reader.read(limits)
-        for limit in limits:
-            seed_arguments = encode_seed(limit, seeds.get(limit.id, ()), self._clock.wall())
-            await self._call(self._seed_script, seed_arguments)
 
     async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
         """Runs a script and returns its raw answer. Raises LimitsUnavailable."""

@@ -139,7 +139,11 @@ class LedgerSeeder:
         for limit in counted_limits:
             queries.setdefault((limit.window, self._find_upper_bound(limit, now)), []).append(limit)
         for (window, until_ms), limits_of_query in queries.items():
-            rows = self._entries.sum_usage(*_find_start(window, now), until_ms)
+            if window in (None, Window.MINUTE):
+                start_ms, period_ms = int(now * SECOND_MS) - SLIDING_WINDOW, 1
+            else:
+                start_ms, period_ms = find_period(window, now)[0] * SECOND_MS, HOUR_MS
+            rows = self._entries.sum_usage(start_ms, period_ms, until_ms)
             for id_, at, amount in _match_rows(rows, limits_of_query, families, service_keys):
                 amounts.setdefault(id_, []).append((at, amount))
         return amounts
@@ -153,14 +157,6 @@ class LedgerSeeder:
             return None
         is_over = now * SECOND_MS >= started_ms + GRACE_MS
         return None if is_over or limit.created >= started_ms // SECOND_MS else started_ms
-
-
-def _find_start(window: Window | None, now: float) -> tuple[int, int]:
-    """Returns the start of the current window in Unix milliseconds, and the length of the periods in which
-    the usage is summed, in milliseconds."""
-    if window in (None, Window.MINUTE):
-        return int(now * SECOND_MS) - SLIDING_WINDOW, 1
-    return find_period(window, now)[0] * SECOND_MS, HOUR_MS
 
 
 def _match_rows(

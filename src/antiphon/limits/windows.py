@@ -121,7 +121,8 @@ class SlidingWindow:
         for bucket, amount in self._buckets.items():
             freed_amount += amount
             if freed_amount >= excess:
-                return self._seconds_left(now, bucket)
+                left = (bucket + BUCKETS + 1) * BUCKET - now.monotonic
+                return max(0, left) / SECOND_NS
         return WINDOW / SECOND_NS
 
     def seconds_until_reset(self, now: ClockReading) -> float:
@@ -137,11 +138,6 @@ class SlidingWindow:
         self._buckets = OrderedDict(sorted(amounts_by_slot.items()))
         self._total = sum(amounts_by_slot.values())
         self._last_cleaned = 0
-
-    @staticmethod
-    def _seconds_left(now: ClockReading, bucket: int) -> float:
-        """Returns the seconds until a bucket leaves the window."""
-        return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND_NS
 
 
 class CalendarWindow:
