@@ -203,15 +203,12 @@ class Client:
                 if event.data == "[DONE]":
                     return
                 if event.data:
-                    yield self._parse_chunk(event.data)
+                    chunk = self._decode(Chunk, event.data.encode())
+                    if chunk.error:
+                        default_message = "the server ended the stream with an error"
+                        raise _parse_refusal({"error": chunk.error}, 0, default_message)
+                    yield chunk
         raise CallFailed("the stream broke off before its end")
-
-    def _parse_chunk(self, data: str) -> Chunk:
-        """Parses one event of a stream. Raises CallFailed if the event reports an error."""
-        chunk = self._decode(Chunk, data.encode())
-        if chunk.error:
-            raise _parse_refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
-        return chunk
 
     def _decode(self, shape: type[Shape], data: bytes) -> Shape:
         """Parses a JSON body as `shape`. Raises CallFailed if it has another structure."""

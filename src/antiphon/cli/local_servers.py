@@ -286,7 +286,15 @@ def start_server(arguments: Sequence[str] = ()) -> Iterator[str]:
             if process.stdout is not None:
                 yield _read_address(process.stdout, log)
         finally:
-            _terminate(process)
+            process.terminate()
+            try:
+                process.wait(TERMINATION_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
 def _read_address(panel: IO[str], log: IO[str]) -> str:
@@ -301,19 +309,6 @@ def _read_address(panel: IO[str], log: IO[str]) -> str:
     log.seek(0)
     lines = [line.strip() for line in log.readlines() if line.strip()]
     raise CallFailed(f"no server could be started: {'; '.join(lines[-ERROR_LINES:])}")
-
-
-def _terminate(process: subprocess.Popen[str]) -> None:
-    """Terminates the process, or kills it after a timeout, and closes its pipes."""
-    process.terminate()
-    try:
-        process.wait(TERMINATION_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
 
 
 def terminate_at_input_end() -> None:

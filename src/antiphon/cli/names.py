@@ -10,12 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.cli.output import (
-    FORBIDDEN,
-    CallFailed,
-    JsonObject,
-    note,
-)
+from antiphon.cli.output import FORBIDDEN, CallFailed, JsonObject, note
 from antiphon.domain.limits import Subject
 from antiphon.domain.tenancy import DEFAULT_PROJECT, fold_email
 from antiphon.domain.values import Struct, field
@@ -23,7 +18,6 @@ from antiphon.errors import SettingsError
 
 if TYPE_CHECKING:
     from antiphon.cli.admin_client import Admin
-
 
 MOST_CANDIDATES = 10
 """The most matching objects that an error message lists."""
@@ -33,7 +27,6 @@ ID_SUFFIX = "[0-9a-z]{19}"
 
 SECRET = re.compile(r"(ak_[0-9a-z]{12})_[A-Za-z0-9_-]{43}")
 """A pattern for a secret key. Its prefix is public."""
-
 
 OPERATOR = "operator"
 """How the audit names the operator's key of this machine, with its predecessors before rotations."""
@@ -110,9 +103,12 @@ def find_id(server: "Admin", kind: ObjectKind, text: str) -> str:
     rows = server.list(f"{kind.noun}s")
     matches = _list_matches(kind, rows, text)
     if not matches:
-        raise CallFailed(
-            f"there is no {kind.noun} {text!r} that you can see{_format_suggestion(kind, rows, text)}"
-        )
+        names = [str(row.get(name)) for row in rows for name in kind.fields if row.get(name)]
+        similar_names = difflib.get_close_matches(text, names, n=1)
+        hint = f"antiphon {kind.noun}s list shows them"
+        if similar_names:
+            hint = f"did you mean {similar_names[0]!r}?"
+        raise CallFailed(f"there is no {kind.noun} {text!r} that you can see; {hint}")
     return _require_single([(kind, row) for row in matches], text)
 
 
@@ -261,17 +257,6 @@ def _require_single(matches: Sequence[tuple[ObjectKind, JsonObject]], text: str)
         )
     note(f"selected the {descriptions[0]}")
     return str(matches[0][1].get("id"))
-
-
-def _format_suggestion(kind: ObjectKind, rows: Sequence[JsonObject], text: str) -> str:
-    """Returns a suggestion for a text without a match."""
-    names = [str(row.get(name)) for row in rows for name in kind.fields if row.get(name)]
-    similar_names = difflib.get_close_matches(text, names, n=1)
-    return (
-        f"; did you mean {similar_names[0]!r}?"
-        if similar_names
-        else f"; antiphon {kind.noun}s list shows them"
-    )
 
 
 def _reject_secret(text: str) -> None:

@@ -259,7 +259,11 @@ def parse_model(text: str) -> dict[str, object]:
         return CANTOR
     if get_wheel_model(text) is SMOLLM2:
         return SMOLLM2_TABLE
-    if equals and name and not _is_path(name, text):
+    # Both names and paths can contain `/`.
+    is_path = "/" in name and (
+        is_reference(text) or name.startswith(("/", "./", "../", "~")) or Path(text).is_file()
+    )
+    if equals and name and not is_path:
         if is_demo(path):
             raise SettingsError(f"{DEMO} stands for two models, so it takes no name: write {name}=smollm2")
         if is_bundled(path):
@@ -268,16 +272,6 @@ def parse_model(text: str) -> dict[str, object]:
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": strip_part_number(Path(text).name), "path": text}
-
-
-def _is_path(name: str, text: str) -> bool:
-    """Whether a text with `=` is a path or a reference, so that `name` is no name.
-
-    Both names and paths can contain `/`.
-    """
-    if "/" not in name:
-        return False
-    return is_reference(text) or name.startswith(("/", "./", "../", "~")) or Path(text).is_file()
 
 
 def parse_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import pairwise
 from statistics import quantiles
@@ -226,9 +226,13 @@ def generate_load(
 ) -> list[RequestTiming]:
     """Sends the plan's requests and calls `report_result` after each. Raises CallFailed if the probes
     fail."""
-    word_count = estimate_word_count(
-        plan.prompt_tokens, lambda count: _count_prompt_tokens(client, model, count)
-    )
+
+    def count_prompt_tokens(word_count: int) -> int | None:
+        chunks = client.stream_chat(_build_body(model, make_prompt(word_count), 1))
+        usages = [chunk.usage for chunk in chunks if chunk.usage]
+        return usages[-1].prompt_tokens if usages else None
+
+    word_count = estimate_word_count(plan.prompt_tokens, count_prompt_tokens)
     pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     for _ in range(plan.requests):
         pending.put(make_prompt(word_count))
@@ -263,14 +267,6 @@ def make_prompt(word_count: int) -> str:
     return " ".join(random.choices(WORDS, k=word_count))  # noqa: S311 - not a secret
 
 
-def _count_prompt_tokens(client: Client, model: str, word_count: int) -> int | None:
-    """Returns the number of tokens that the server counts in a prompt of `word_count` words; None if the
-    server does not count them."""
-    body = _build_body(model, make_prompt(word_count), 1)
-    usages = [chunk.usage for chunk in client.stream_chat(body) if chunk.usage]
-    return usages[-1].prompt_tokens if usages else None
-
-
 def _run_worker(
     client: Client,
     model: str,
@@ -279,32 +275,22 @@ def _run_worker(
     finished: "queue.SimpleQueue[RequestTiming]",
 ) -> None:
     """Sends one request after another until no prompt is pending."""
-    for prompt in _take_prompts(pending):
+    while True:
+        try:
+            prompt = pending.get_nowait()
+        except queue.Empty:
+            return
         timing = RequestTiming(start_time=time.monotonic())
         try:
-            _receive_answer(client, _build_body(model, prompt, max_tokens), timing)
+            with closing(client.stream_chat(_build_body(model, prompt, max_tokens))) as chunks:
+                for chunk in chunks:
+                    if chunk.text or chunk.reasoning:
+                        timing.arrivals.append(time.monotonic())
+                    timing.usage = chunk.usage or timing.usage
         except CallFailed as problem:
             timing.problem = problem.message
         timing.end_time = time.monotonic()
         finished.put(timing)
-
-
-def _take_prompts(pending: "queue.SimpleQueue[str]") -> Iterator[str]:
-    """Yields pending prompts until the queue is empty."""
-    while True:
-        try:
-            yield pending.get_nowait()
-        except queue.Empty:
-            return
-
-
-def _receive_answer(client: Client, body: dict[str, object], timing: RequestTiming) -> None:
-    """Reads one answer and records the arrival time of each text piece."""
-    with closing(client.stream_chat(body)) as chunks:
-        for chunk in chunks:
-            if chunk.text or chunk.reasoning:
-                timing.arrivals.append(time.monotonic())
-            timing.usage = chunk.usage or timing.usage
 
 
 def _build_body(model: str, prompt: str, max_tokens: int) -> dict[str, object]:

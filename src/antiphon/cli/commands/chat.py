@@ -230,19 +230,17 @@ class ChatHistory(Struct):
     def save(self, path: Path) -> None:
         """Writes a new file: JSON for `.json`, otherwise Markdown. Raises OSError, also if the file
         exists."""
+        if path.suffix == ".json":
+            messages = [turn.build_message() for turn in self.list_turns()]
+            text = json.dumps({"model": self.model, "messages": messages}, indent=2, ensure_ascii=False)
+        else:
+            parts = [f"# A chat with {self.model}"]
+            for turn in self.list_turns():
+                files = "".join(f"[{file.name}]\n\n" for file in turn.files)
+                parts.append(f"**{turn.role}**\n\n{files}{turn.text}")
+            text = "\n\n".join(parts) + "\n"
         with path.open("x", encoding="utf-8") as file:
-            file.write(self._format_json() if path.suffix == ".json" else self._format_markdown())
-
-    def _format_json(self) -> str:
-        messages = [turn.build_message() for turn in self.list_turns()]
-        return json.dumps({"model": self.model, "messages": messages}, indent=2, ensure_ascii=False)
-
-    def _format_markdown(self) -> str:
-        parts = [f"# A chat with {self.model}"]
-        for turn in self.list_turns():
-            files = "".join(f"[{file.name}]\n\n" for file in turn.files)
-            parts.append(f"**{turn.role}**\n\n{files}{turn.text}")
-        return "\n\n".join(parts) + "\n"
+            file.write(text)
 
 
 class PartialAnswer(Struct):
@@ -328,7 +326,16 @@ class Chat:
         self._files.clear()
         answer = PartialAnswer(start_time=time.monotonic())
         try:
-            self._receive_answer(self.conversation.build_request(question), answer)
+            with closing(self._client.stream_chat(self.conversation.build_request(question))) as chunks:
+                for chunk in chunks:
+                    if (chunk.text or chunk.reasoning) and not answer.first_token_at:
+                        answer.first_token_at = time.monotonic()
+                    # Before the text is displayed, so that the history contains all displayed text.
+                    answer.text += chunk.text
+                    answer.finish_reason = chunk.finish_reason or answer.finish_reason
+                    answer.usage = chunk.usage or answer.usage
+                    self._terminal.write_dim(chunk.reasoning)
+                    self._terminal.write(chunk.text)
         except CallFailed as problem:
             self._terminal.write("\n" if answer.text else "")
             self._fail(problem)
@@ -340,18 +347,6 @@ class Chat:
         self.conversation.add_turn(question, answer.text)
         self._terminal.write("\n")
         self._terminal.note(answer.format_figures())
-
-    def _receive_answer(self, body: dict[str, object], answer: PartialAnswer) -> None:
-        with closing(self._client.stream_chat(body)) as chunks:
-            for chunk in chunks:
-                if (chunk.text or chunk.reasoning) and not answer.first_token_at:
-                    answer.first_token_at = time.monotonic()
-                # Before the text is displayed, so that the history contains all displayed text.
-                answer.text += chunk.text
-                answer.finish_reason = chunk.finish_reason or answer.finish_reason
-                answer.usage = chunk.usage or answer.usage
-                self._terminal.write_dim(chunk.reasoning)
-                self._terminal.write(chunk.text)
 
     # --- commands -------------------------------------------------------------------------------------------
 

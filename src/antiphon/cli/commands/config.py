@@ -49,7 +49,11 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
         )
     else:
         cells = [
-            {"setting": key, "value": _format_value(value), "source": source_name or kind}
+            {
+                "setting": key,
+                "value": "none" if value is None or value == () else json.dumps(value),
+                "source": source_name or kind,
+            }
             for key, value, (kind, source_name) in rows
         ]
         print_table(cells, "")
@@ -60,10 +64,6 @@ def run(serve_options: ServeOptions, as_json: bool) -> int:
     for error in errors:
         note(f"serve refuses this: {error.message}")
     return FAILED if errors else 0
-
-
-def _format_value(value: object) -> str:
-    return "none" if value is None or value == () else json.dumps(value)
 
 
 def _list_sections(settings: Settings, serve_options: ServeOptions) -> Iterator[Row]:

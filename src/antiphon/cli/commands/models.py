@@ -19,8 +19,7 @@ from antiphon.weights.wheel_model import WHEEL_MODELS, find_wheel_model, remove_
 
 if TYPE_CHECKING:
     from antiphon.settings.models import HubSettings
-    from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
-
+    from antiphon.weights.hub.cache import CachedFile, HubCache
 
 app = console.create_group("models", "Fetch, convert, list and remove model files.")
 
@@ -73,9 +72,23 @@ def convert_model(
     ] = NumberFormat.F16,
 ) -> None:
     """Convert an embedding model's safetensors to GGUF, and print the file's path."""
-
     with report_errors(interrupt_message=NOT_RESUMABLE_MESSAGE):
-        print(_convert(source, out, number_format.upper()))
+        from antiphon.weights.convert.bert import convert_bert
+
+        if not (source / "config.json").is_file():
+            raise ModelFileError(
+                f"{source} contains no config.json; name a directory that transformers saved"
+            )
+        if out.exists():
+            raise ModelFileError(f"{out} exists already; remove it, or name another file")
+        try:
+            with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as directory:
+                converted = Path(directory, "converted.gguf")
+                convert_bert(source, converted, number_format.upper())
+                converted.replace(out)
+        except OSError as problem:
+            raise ModelFileError(f"cannot write {out}: {os.strerror(problem.errno or 0)}") from None
+        print(out.absolute())
 
 
 @app.command("list")
@@ -83,13 +96,24 @@ def list_models(
     wide: console.Wide = False, config: console.Config = None, as_json: console.Json = False
 ) -> None:
     """List fetched models with their sizes and references."""
-
     with _find_cache(config) as cache:
-        rows, leftovers = list(_list_files(cache)), cache.list_leftovers()
+        files, leftovers = list(_list_files(cache)), cache.list_leftovers()
         if as_json:
-            print_json(_build_listing(cache, rows, leftovers))
-        else:
-            _print_table(cache, rows, leftovers, wide)
+            unfinished = [
+                {"repository": leftover.repository, "bytes": leftover.size, "path": str(leftover.path)}
+                for leftover in leftovers
+            ]
+            models = [asdict(file) for file in files]
+            print_json({"directory": str(cache.root), "models": models, "unfinished": unfinished})
+            return
+        cells = [(file.name, _format_size(file.bytes), file.reference, file.commit) for file in files]
+        cells += [
+            ("(unfinished)", _format_size(leftover.size), f"hf:{leftover.repository}", "")
+            for leftover in leftovers
+        ]
+        rows = [dict(zip(("name", "size", "reference", "commit"), values, strict=True)) for values in cells]
+        empty_message = f"no model was fetched yet; antiphon fetches them to {cache.root}"
+        print_table(rows, empty_message, () if wide else ("commit",))
 
 
 @app.command("remove")
@@ -103,7 +127,6 @@ def remove_model(
     config: console.Config = None,
 ) -> None:
     """Remove a fetched file. Files outside the cache stay."""
-
     with _find_cache(config) as cache:
         for line in _remove(cache, name):
             print(line)
@@ -127,24 +150,6 @@ def _find_cache(config: console.Config) -> "Iterator[HubCache]":
         from antiphon.weights.hub.cache import find_cache
 
         yield find_cache(settings.cache)
-
-
-def _convert(source: Path, out: Path, number_format: str) -> Path:
-    """Converts a directory of saved weights to one file. Leaves no partial file. Raises ModelFileError."""
-    from antiphon.weights.convert.bert import convert_bert
-
-    if not (source / "config.json").is_file():
-        raise ModelFileError(f"{source} contains no config.json; name a directory that transformers saved")
-    if out.exists():
-        raise ModelFileError(f"{out} exists already; remove it, or name another file")
-    try:
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as directory:
-            converted = Path(directory, "converted.gguf")
-            convert_bert(source, converted, number_format)
-            converted.replace(out)
-    except OSError as problem:
-        raise ModelFileError(f"cannot write {out}: {os.strerror(problem.errno or 0)}") from None
-    return out.absolute()
 
 
 def _remove(cache: "HubCache", text: str) -> list[str]:
@@ -202,26 +207,6 @@ def _list_files(cache: "HubCache") -> Iterator[_FileRow]:
         if path := find_wheel_model(model, cache.root):
             size = path.stat().st_size
             yield _FileRow(model.name, model.name, model.version, model.weights_digest, size, str(path))
-
-
-def _build_listing(cache: "HubCache", rows: list[_FileRow], leftovers: "list[Leftover]") -> dict[str, object]:
-    """Builds the JSON object of the list: the complete models and the unfinished downloads."""
-    unfinished = [
-        {"repository": leftover.repository, "bytes": leftover.size, "path": str(leftover.path)}
-        for leftover in leftovers
-    ]
-    return {"directory": str(cache.root), "models": [asdict(row) for row in rows], "unfinished": unfinished}
-
-
-def _print_table(cache: "HubCache", files: list[_FileRow], leftovers: "list[Leftover]", wide: bool) -> None:
-    cells = [(file.name, _format_size(file.bytes), file.reference, file.commit) for file in files]
-    cells += [
-        ("(unfinished)", _format_size(leftover.size), f"hf:{leftover.repository}", "")
-        for leftover in leftovers
-    ]
-    rows = [dict(zip(("name", "size", "reference", "commit"), values, strict=True)) for values in cells]
-    empty_message = f"no model was fetched yet; antiphon fetches them to {cache.root}"
-    print_table(rows, empty_message, () if wide else ("commit",))
 
 
 def _format_size(byte_count: int) -> str:

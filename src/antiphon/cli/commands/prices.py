@@ -1,8 +1,7 @@
 """`antiphon prices`: the price list of a running server."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +13,6 @@ from antiphon.cli.output import note as say
 from antiphon.cli.times import now, parse_time
 from antiphon.domain.prices import format_money, parse_decimal
 from antiphon.errors import SettingsError
-
-if TYPE_CHECKING:
-    from antiphon.cli.price_import import ImportPlan
 
 app = console.create_group("prices", "The price list of a running server.")
 
@@ -134,7 +130,7 @@ def import_prices(
     as_json: console.Json = False,
 ) -> None:
     """Add vendors' published prices for the configured models that have no price yet."""
-    from antiphon.cli.price_import import ImportOptions, plan_import, read_prices
+    from antiphon.cli.price_import import CURRENCY, ImportOptions, plan_import, read_prices
     from antiphon.cli.serve_options import ServeOptions
 
     with report_errors():
@@ -143,9 +139,26 @@ def import_prices(
         data, settings.providers, settings.routed_models, ImportOptions(now(), provider, model, base)
     )
     with connect_admin(url) as server:
-        _require_published_currency(rows := server.list("prices"))
+        rows = server.list("prices")
+        if rows and (currency := rows[-1].get("currency")) != CURRENCY:
+            raise SettingsError(
+                f"published prices are in {CURRENCY}, but this server's are in {currency}; "
+                "add prices with antiphon prices add"
+            )
         plan.skip_priced_models(rows, now())
-        price_bodies = _build_price_bodies(plan, data.source)
+        price_bodies: list[JsonObject] = [
+            {
+                "models": name,
+                "currency": CURRENCY,
+                "input": price.input,
+                "cached": price.cached,
+                "output": price.output,
+                "since": price.since,
+                "note": data.source,
+            }
+            for name, prices in plan.prices.items()
+            for price in prices
+        ]
         added_prices = price_bodies if dry_run else [_add_price(server, body) for body in price_bodies]
     for name, reason in plan.skipped.items():
         say(f"{name} gets no price: {reason}")
@@ -154,41 +167,11 @@ def import_prices(
         say(f"{'would add' if dry_run else 'added'} from {data.source}: {len(price_bodies)}")
 
 
-def _build_price_bodies(plan: "ImportPlan", source: str) -> list[JsonObject]:
-    """Returns the request bodies of the prices to add."""
-    from antiphon.cli.price_import import CURRENCY
-
-    return [
-        {
-            "models": name,
-            "currency": CURRENCY,
-            "input": price.input,
-            "cached": price.cached,
-            "output": price.output,
-            "since": price.since,
-            "note": source,
-        }
-        for name, prices in plan.prices.items()
-        for price in prices
-    ]
-
-
 def _add_price(server: Admin, body: JsonObject) -> JsonObject:
     """Adds one price, prints its warnings, and returns the price as the server stores it."""
     response = server.send("POST", "prices", **body)
     note_warnings(response)
     return response
-
-
-def _require_published_currency(rows: Sequence[JsonObject]) -> None:
-    """Raises SettingsError if the server's currency differs from the currency of the published prices."""
-    from antiphon.cli.price_import import CURRENCY
-
-    if rows and (currency := rows[-1].get("currency")) != CURRENCY:
-        raise SettingsError(
-            f"published prices are in {CURRENCY}, but this server's are in {currency}; "
-            "add prices with antiphon prices add"
-        )
 
 
 def _format_imported_price(row: JsonObject) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli import console
-from antiphon.cli.admin_client import Admin, connect_admin
+from antiphon.cli.admin_client import connect_admin
 from antiphon.cli.names import PROJECT, find_id
 from antiphon.cli.output import CallFailed, JsonObject, format_fields, note, print_list, print_object
 from antiphon.domain.tenancy import Redaction
@@ -86,7 +86,13 @@ def read_request(
     with connect_admin(url) as server:
         if (request is None) == (latest is None):
             raise SettingsError("name one request: by its id, or by --latest PROJECT")
-        row = server.get("requests", request) if request else _find_latest(server, str(latest))
+        if latest is not None:
+            rows = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, latest)})
+            if not rows:
+                raise CallFailed(f"{latest} has no recorded request")
+            row = rows[0]
+        else:
+            row = server.get("requests", str(request))
         print_object(row, as_json)
 
 
@@ -97,14 +103,6 @@ def erase_requests(project: Project, url: console.ServerUrl = None) -> None:
         id_ = find_id(server, PROJECT, project)
         removed = server.erase("requests", project=id_).get("removed")
         note(f"removed {removed} requests of {project}")
-
-
-def _find_latest(server: Admin, project: str) -> JsonObject:
-    """Returns the latest recorded request of a project. Raises CallFailed."""
-    rows = server.list("requests", limit=1, query={"project": find_id(server, PROJECT, project)})
-    if not rows:
-        raise CallFailed(f"{project} has no recorded request")
-    return rows[0]
 
 
 def _format_request(row: JsonObject) -> dict[str, str]:

@@ -366,20 +366,13 @@ class MetricsMonitor:
             while True:
                 live.update(self.build_display(), refresh=True)
                 time.sleep(self._interval)
-                self._try_read_page()
-
-    def _try_read_page(self) -> None:
-        """Reads the metrics page, or stores the reason of a failure for the display.
-
-        Raises CallFailed for a failure that another request cannot mend.
-        """
-        try:
-            self.read_page()
-            self._problem = ""
-        except CallFailed as problem:
-            if problem.status in PERMANENT_FAILURES:
-                raise
-            self._problem = problem.message
+                try:
+                    self.read_page()
+                    self._problem = ""
+                except CallFailed as problem:
+                    if problem.status in PERMANENT_FAILURES:
+                        raise
+                    self._problem = problem.message
 
     def compute_model_rates(self) -> tuple[ModelRates, ...]:
         return compute_model_rates(self._readings[0], self._readings[-1])
@@ -451,19 +444,16 @@ def build_tables(models: Iterable[ModelRates]) -> list[RenderableType]:
                 name, *adapter_figures, Text(escape_unprintable(adapter.adapter[:DIGEST_CHARACTERS]))
             )
         for device in model.devices:
-            devices.add_row(name, *_format_device(device))
+            device_name = Text(escape_unprintable(device.device))
+            sizes = (str(device.layers), f"{device.memory / GIGABYTE:.1f}")
+            if device.used is None:
+                devices.add_row(name, *sizes, "-", device_name, "")
+            else:
+                share = f"{device.used / max(1, device.memory):.0%}"
+                bar = Bar(device.memory, 0, device.used, width=BAR_WIDTH)
+                devices.add_row(name, *sizes, share, device_name, bar)
     filled_tables = [table for table in (cells, devices, adapters) if table.rows]
     return [loads, *(item for table in filled_tables for item in (Text(), table))]
-
-
-def _format_device(device: DeviceUse) -> tuple[RenderableType, ...]:
-    """Formats the columns of a device."""
-    name = Text(escape_unprintable(device.device))
-    figures = (str(device.layers), f"{device.memory / GIGABYTE:.1f}")
-    if device.used is None:
-        return (*figures, "-", name, "")
-    bar = Bar(device.memory, 0, device.used, width=BAR_WIDTH)
-    return (*figures, f"{device.used / max(1, device.memory):.0%}", name, bar)
 
 
 def compute_model_rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
@@ -503,16 +493,16 @@ class _ReadingPair(Struct, frozen=True):
             prefix_hits=hits / admitted if hits is not None and admitted else None,
             preempted=self._read_gauge("preemptions_total"),
             refused=self._read_gauge("refused_total"),
-            adapters=tuple(map(self._compute_adapter_rates, adapters)),
+            adapters=tuple(
+                AdapterRates(
+                    adapter,
+                    queued=self._read_gauge("adapter_queued", adapter=adapter),
+                    running=self._read_gauge("adapter_running", adapter=adapter),
+                    made=self._compute_rate("adapter_decoded_tokens_total", adapter=adapter),
+                )
+                for adapter in adapters
+            ),
             devices=tuple(map(self._read_device, devices)),
-        )
-
-    def _compute_adapter_rates(self, adapter: str) -> AdapterRates:
-        return AdapterRates(
-            adapter,
-            queued=self._read_gauge("adapter_queued", adapter=adapter),
-            running=self._read_gauge("adapter_running", adapter=adapter),
-            made=self._compute_rate("adapter_decoded_tokens_total", adapter=adapter),
         )
 
     def _read_device(self, device: str) -> DeviceUse:

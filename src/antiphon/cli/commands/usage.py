@@ -42,7 +42,6 @@ WIDE_COUNTS = ("cached_tokens",)
 """Counts that only --wide shows, as the means."""
 MEAN_HEADINGS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
 
-
 FORMATS = ("table", "csv", "json")
 JSON_LINES = "jsonl"
 """The server's name of JSON Lines."""
@@ -72,7 +71,12 @@ def print_report(server: Admin, selection: Selection, limit: int, wide: bool = F
     dimensions = [dimension for dimension in selection.by.split(",") if dimension]
     parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
     parts += [] if set(dimensions) & set(BUCKETS) else [_build_chart(server, selection)]
-    names = _fetch_names(server, dimensions)
+    names: dict[tuple[str, str], str] = {
+        (subject.value, id_): name
+        for subject, kind in OWNERS.items()
+        if subject.value in dimensions
+        for id_, name in fetch_names(server, [kind]).items()
+    }
     parts += [_build_table(report, dimensions, names, wide), *_list_notes(report, limit)]
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
@@ -93,19 +97,6 @@ def _build_chart(server: Admin, selection: Selection) -> "Table":
         start = format_time(_to_int(_require_object(row.get("by")).get(bucket)))
         chart.add_row(start, f"{count:,}", Bar(highest_count, 0, count, width=BAR_WIDTH, color="cyan"))
     return chart
-
-
-def _fetch_names(server: Admin, dimensions: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Returns names of projects, users and keys, by dimension and id.
-
-    Omits objects that the caller may not list.
-    """
-    return {
-        (subject.value, id_): name
-        for subject, kind in OWNERS.items()
-        if subject.value in dimensions
-        for id_, name in fetch_names(server, [kind]).items()
-    }
 
 
 def _build_table(
@@ -218,10 +209,16 @@ def usage(
     url: console.ServerUrl = None,
 ) -> None:
     """Show usage and cost, in total and over time."""
-
     with connect_admin(url) as server:
-        if entries:
-            _require_no_sum_options(by, limit)
+        if entries and by is not None:
+            raise SettingsError(
+                f"--by {by} is for sums, but --entries prints every generation: leave one out"
+            )
+        if entries and limit is not None:
+            raise SettingsError(
+                f"--limit {limit} is for sums, but --entries prints every generation: select fewer by "
+                "--since, --until and --only"
+            )
         output_format = _parse_format(requested_format, entries)
         conditions, times = _parse_conditions(project, only or []), _parse_time_range(since, until)
         selection = Selection("model" if by is None else by, *times, _find_ids(server, conditions))
@@ -269,17 +266,6 @@ def _parse_format(requested_format: str | None, entries: bool) -> str:
     return JSON_LINES if entries and requested_format == "json" else requested_format or "table"
 
 
-def _require_no_sum_options(by: str | None, limit: int | None) -> None:
-    """Raises SettingsError for an option that only sums have, because --entries prints no sums."""
-    if by is not None:
-        raise SettingsError(f"--by {by} is for sums, but --entries prints every generation: leave one out")
-    if limit is not None:
-        raise SettingsError(
-            f"--limit {limit} is for sums, but --entries prints every generation: select fewer by --since, "
-            "--until and --only"
-        )
-
-
 def _parse_time_range(since: str, until: str | None) -> tuple[int, int]:
     """Returns the start and the end in Unix seconds. Raises SettingsError."""
     start = _parse_second("--since", since)
@@ -309,18 +295,13 @@ def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str
         if name in conditions:
             earlier_option = "--project" if project is not None and name == EntryField.PROJECT else "--only"
             raise SettingsError(f"--only {text}: {earlier_option} sets {name} already")
-        _require_condition(name, text)
+        dimension = parse_dimension(name)
+        if isinstance(dimension, Bucket):
+            raise SettingsError(f"--only {text}: use --since and --until to select a time")
+        if dimension is None:
+            known_names = ", ".join([*EntryField, f"{TAG}NAME"])
+            raise SettingsError(
+                f"--only {text}: there is no field {name or 'without a name'}; fields: {known_names}"
+            )
         conditions[name] = value
     return conditions
-
-
-def _require_condition(name: str, text: str) -> None:
-    """Raises SettingsError if a condition's name is neither a field nor a tag. `text`: the condition."""
-    dimension = parse_dimension(name)
-    if isinstance(dimension, Bucket):
-        raise SettingsError(f"--only {text}: use --since and --until to select a time")
-    if dimension is None:
-        known_names = ", ".join([*EntryField, f"{TAG}NAME"])
-        raise SettingsError(
-            f"--only {text}: there is no field {name or 'without a name'}; fields: {known_names}"
-        )

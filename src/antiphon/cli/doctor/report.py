@@ -141,7 +141,12 @@ def format_text(findings: list[Finding], broken_count: int) -> str:
     """Formats a paragraph for each finding with its remedy, and a summary."""
     width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
     lines = [line for finding in findings for line in _format_paragraph(finding, width)]
-    return "\n".join([*lines, "", _format_summary(findings, broken_count)])
+    advice_count = sum(finding.severity is FindingSeverity.ADVICE for finding in findings)
+    summary = f"{broken_count} things are broken" if broken_count else "Nothing is broken"
+    summary = "1 thing is broken" if broken_count == 1 else summary
+    summary += f"; {advice_count} could be better." if advice_count else "."
+    summary += " See docs/troubleshooting.md." if broken_count or advice_count else ""
+    return "\n".join([*lines, "", summary])
 
 
 def _format_paragraph(finding: Finding, width: int) -> list[str]:
@@ -161,11 +166,3 @@ def _format_paragraph(finding: Finding, width: int) -> list[str]:
             break_on_hyphens=False,
         )
     ]
-
-
-def _format_summary(findings: list[Finding], broken_count: int) -> str:
-    advice_count = sum(finding.severity is FindingSeverity.ADVICE for finding in findings)
-    summary = f"{broken_count} things are broken" if broken_count else "Nothing is broken"
-    summary = "1 thing is broken" if broken_count == 1 else summary
-    advice_text = f"; {advice_count} could be better" if advice_count else ""
-    return f"{summary}{advice_text}.{' See docs/troubleshooting.md.' if broken_count or advice_count else ''}"

@@ -22,7 +22,6 @@ VARIABLE_PREFIX = "os.environ/"
 
 Table = Mapping[str, object]
 
-
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 PLACEHOLDER_KEYS = frozenset(
@@ -306,14 +305,13 @@ class ProviderTables(Struct):
         candidates |= {"OpenAI-Organization": params["organization"]} if params.get("organization") else {}
         headers = {}
         for name, value in candidates.items():
-            if (
-                not isinstance(value, str)
-                or get_variable(value)
-                or not _is_convertible_header(str(name), value)
-            ):
-                self.notes.add(f"{field_path}.{name}", "left out; add it to the provider's headers yourself")
-            else:
+            # A header with a credential cannot be copied.
+            is_secret = str(name).lower() in RESERVED_HEADERS or is_protected(str(name))
+            is_text = isinstance(value, str) and value.isprintable() and not get_variable(value)
+            if is_text and is_header_name(str(name)) and not is_secret:
                 headers[str(name)] = value
+            else:
+                self.notes.add(f"{field_path}.{name}", "left out; add it to the provider's headers yourself")
         return {"headers": headers} if headers else {}
 
     def _add_table(self, table: dict[str, object], vendor_name: str) -> str:
@@ -328,12 +326,6 @@ class ProviderTables(Struct):
         new_name = next(name for name in (base_name, *numbers) if name not in self.tables)
         self.tables[new_name] = table
         return new_name
-
-
-def _is_convertible_header(name: str, value: str) -> bool:
-    """Whether a provider's table can contain a header. A header with a credential cannot be copied."""
-    is_secret = name.lower() in RESERVED_HEADERS or is_protected(name)
-    return is_header_name(name) and value.isprintable() and not is_secret
 
 
 def split_model(model_reference: str, vendor: str | None) -> tuple[str, str]:

@@ -35,7 +35,6 @@ LARGEST_WEIGHT = 1e6
 MILLION = 1_000_000
 HIGHEST_ORDER = 1_000
 
-
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -74,7 +73,18 @@ def convert_config(config: Table, environ: Mapping[str, str]) -> tuple[dict[str,
     for name in get_table(config, "environment_variables"):
         notes.add(f"environment_variables.{name}", "set this variable where the server starts")
     notes.note_unknown_fields("the file", config, {"model_list", *SECTIONS})
-    return _build_tables(conversion), notes.lines
+    models = []
+    for model, routes in conversion.routes.items():
+        profile = {"profile": conversion.profiles[model]} if model in conversion.profiles else {}
+        if len(routes) == 1 and set(routes[0]) <= {"provider", "model"}:
+            models.append({"name": model, **routes[0], **profile})
+        else:
+            models.append({"name": model, **profile, "routes": routes})
+    used_names = {route["provider"] for routes in conversion.routes.values() for route in routes}
+    used_providers = {
+        name: table for name, table in conversion.providers.tables.items() if name in used_names
+    }
+    return {**conversion.settings, "providers": used_providers, "models": models}, notes.lines
 
 
 def _find_timeout(notes: ImportNotes, router: Table, library: Table) -> float | None:
@@ -350,27 +360,6 @@ def _convert_general(conversion: Conversion, general: Table) -> None:
             "general_settings.master_key", f"set ANTIPHON_API_KEY to {source} (docs/keys.md)"
         )
     conversion.notes.note_unknown_fields("general_settings", general, {"database_url", "master_key"})
-
-
-def _build_tables(conversion: Conversion) -> dict[str, object]:
-    """Returns the tables of the file, without unused providers."""
-    models = list(_list_models(conversion))
-    used_providers = {route["provider"] for routes in conversion.routes.values() for route in routes}
-    tables = dict(conversion.settings)
-    tables["providers"] = {
-        name: table for name, table in conversion.providers.tables.items() if name in used_providers
-    }
-    return tables | {"models": models}
-
-
-def _list_models(conversion: Conversion) -> Iterator[dict[str, object]]:
-    """Yields the tables of the models."""
-    for name, routes in conversion.routes.items():
-        profile = {"profile": conversion.profiles[name]} if name in conversion.profiles else {}
-        if len(routes) == 1 and set(routes[0]) <= {"provider", "model"}:
-            yield {"name": name, **routes[0], **profile}
-        else:
-            yield {"name": name, **profile, "routes": routes}
 
 
 def format_toml(table: Mapping[str, object]) -> str:
