@@ -54,6 +54,10 @@ PROMPT = "Once upon a time, naïve 😀"
 WIDTH = 2
 """The number of alternatives that the rules request."""
 
+STORY_PROMPT = RawPrompt("Once upon a time there was a cat that")
+OTHER_PROMPT = RawPrompt("Hello world, the dog is in")
+GetLoad = Callable[[], Awaitable[Load]]
+
 
 async def _collect_events(engine: Engine, output: Output) -> list[Event]:
     """Returns the events of a greedy request; an empty list if the engine refuses the output."""
@@ -222,10 +226,6 @@ OUTPUT_RULES = (
     check_token_ids,
     check_prompt_scores,
 )
-
-STORY_PROMPT = RawPrompt("Once upon a time there was a cat that")
-OTHER_PROMPT = RawPrompt("Hello world, the dog is in")
-GetLoad = Callable[[], Awaitable[Load]]
 
 
 async def check_engine(

@@ -64,6 +64,26 @@ from antiphon.errors import (
 from antiphon_testing.scripted_token_engine import BOUNDS, ScriptedTokenEngine, scripted_info
 from antiphon_testing.toy_model import build_vocabulary
 
+DIMENSIONS = 8
+
+SCRIPTED_CONTEXT = 2048
+SCRIPTED_VOCABULARY = 256
+
+SCRIPTED_PROFILE = Profile(
+    architecture="scripted",
+    parameters=1000,
+    size=1000,
+    quantization="none",
+    context_length=SCRIPTED_CONTEXT,
+    vocabulary=SCRIPTED_VOCABULARY,
+    chat=True,
+    exact=True,
+    sequences=1000,
+    engine="scripted",
+)
+
+OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[EventGroup]]]
+
 
 class FakeClock:
     """A `Clock` that tests control: equal calls in equal order give equal values."""
@@ -94,9 +114,6 @@ class FakeClock:
 
     def seed(self) -> int:
         return next(self._seeds)
-
-
-DIMENSIONS = 8
 
 
 class EmbeddingScript(Struct, frozen=True):
@@ -246,24 +263,6 @@ class StreamRecord(Struct):
 
 
 ScriptedAnswers = ScriptedAnswer | Callable[[GenerationRequest], ScriptedAnswer]
-
-SCRIPTED_CONTEXT = 2048
-SCRIPTED_VOCABULARY = 256
-
-SCRIPTED_PROFILE = Profile(
-    architecture="scripted",
-    parameters=1000,
-    size=1000,
-    quantization="none",
-    context_length=SCRIPTED_CONTEXT,
-    vocabulary=SCRIPTED_VOCABULARY,
-    chat=True,
-    exact=True,
-    sequences=1000,
-    engine="scripted",
-)
-
-OpenStream = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[EventGroup]]]
 
 
 class ScriptedRequest(Struct, frozen=True):

@@ -58,6 +58,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+BOUNDS = LoadSpec("scripted")
+
 
 class Failure(Struct, frozen=True):
     """An error raised at a point of the sequence."""
@@ -96,7 +98,6 @@ class Script(Struct, frozen=True):
 
 Scripts = Script | Callable[[TokenRequest], Script]
 TOY = Script()
-BOUNDS = LoadSpec("scripted")
 
 
 def scripted_info(

@@ -42,6 +42,25 @@ OVERWHELMING = 1000.0
 """A bias greater than any difference of logits."""
 HOT = Sampling(temperature=1.5, seed=5)
 
+NAME_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["a"]}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+ENDING_CONSTRAINTS = (
+    (Constraint(ConstraintKind.REGEX, "[ab]{3}"), "[ab]{3}"),
+    (Constraint(ConstraintKind.REGEX, "hello there"), "hello there"),
+    (Constraint(ConstraintKind.CHOICE, json.dumps(["left", "right"])), "left|right"),
+    (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(NAME_SCHEMA)), r'\{"name": "a"\}'),
+    (Constraint(ConstraintKind.GBNF, 'root ::= "hello" [ab]'), "hello[ab]"),
+    (Constraint(ConstraintKind.LARK, 'start: "hello" /[ab]/'), "hello[ab]"),
+)
+"""Constraints that end by themselves, some in forced tokens, and the outputs that they allow."""
+ENDLESS_CONSTRAINT = Constraint(ConstraintKind.REGEX, "[ab]+")
+MAX_ENDING_TOKENS = 40
+"""More tokens than any output of ENDING_CONSTRAINTS has."""
+
 
 async def check_logit_bias(probe: TokenProbe) -> None:
     free = await probe.run(probe.build_request(max_tokens=1, logprobs=1))
@@ -161,25 +180,6 @@ SAMPLING_RULES = (
     check_penalties,
     check_mirostat,
 )
-
-NAME_SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["a"]}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-ENDING_CONSTRAINTS = (
-    (Constraint(ConstraintKind.REGEX, "[ab]{3}"), "[ab]{3}"),
-    (Constraint(ConstraintKind.REGEX, "hello there"), "hello there"),
-    (Constraint(ConstraintKind.CHOICE, json.dumps(["left", "right"])), "left|right"),
-    (Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(NAME_SCHEMA)), r'\{"name": "a"\}'),
-    (Constraint(ConstraintKind.GBNF, 'root ::= "hello" [ab]'), "hello[ab]"),
-    (Constraint(ConstraintKind.LARK, 'start: "hello" /[ab]/'), "hello[ab]"),
-)
-"""Constraints that end by themselves, some in forced tokens, and the outputs that they allow."""
-ENDLESS_CONSTRAINT = Constraint(ConstraintKind.REGEX, "[ab]+")
-MAX_ENDING_TOKENS = 40
-"""More tokens than any output of ENDING_CONSTRAINTS has."""
 
 
 async def check_constraint_output(probe: TokenProbe) -> None:

@@ -33,6 +33,9 @@ SENTENCES = (
     "The dog is in the garden and the bird is on the roof, and neither of them can see the other one.",
 )
 
+UNKNOWN = "0" * 64
+LENGTH = 12
+
 
 async def check_token_engine(
     engine: TokenEngine,
@@ -252,9 +255,6 @@ RULES = (
     *SCORE_RULES,
     *QUEUE_RULES,
 )
-
-UNKNOWN = "0" * 64
-LENGTH = 12
 
 
 async def check_adapters(

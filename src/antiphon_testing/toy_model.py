@@ -28,6 +28,40 @@ CONTEXT_TOKENS = 3
 CANDIDATES = 6
 """The number of likely tokens at each place."""
 
+Weighted = list[tuple[float, int]]
+"""Probabilities with their ids, the likeliest first. They need not add up to 1."""
+
+CONTROLS = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "[INST]",
+    "[/INST]",
+    "<bos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+)
+END_CONTROLS = ("</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+SPACED_WORDS = " the a an and cat dog sat on mat once upon time Hello world is of to in"
+UNSPACED_WORDS = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
+PARTIAL_CHARACTERS = (
+    b"\xf0\x9f",  # the first half of many emoji, as byte-level tokenizers cut them
+    b"\x98\x80",  # the second half of such a character
+    b" \xe6",  # a space and the first byte of a three-byte character
+)
+WORDS: tuple[bytes, ...] = (
+    *(b" " + word for word in SPACED_WORDS.encode().split()),
+    *UNSPACED_WORDS.encode().split(b","),
+    b"  ",
+    b"\n\n",
+    *PARTIAL_CHARACTERS,
+)
+
 
 class ToyModel:
     """Raw log-probabilities of the next token."""
@@ -66,10 +100,6 @@ def find_rank(row: tuple[float, ...], token: int) -> int:
 def list_best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
     """Returns the likeliest tokens, the best first."""
     return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])
-
-
-Weighted = list[tuple[float, int]]
-"""Probabilities with their ids, the likeliest first. They need not add up to 1."""
 
 
 def draw_number(seed: int, choice: int, position: int) -> float:
@@ -197,38 +227,6 @@ def _apply_typical(weights: Weighted, share: float) -> Weighted:
     entropy = -math.fsum(weight * math.log(weight) for weight, _ in shares)
     by_typicality = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
     return sorted(_take_share(by_typicality, share), reverse=True)
-
-
-CONTROLS = (
-    "<s>",
-    "</s>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-    "[INST]",
-    "[/INST]",
-    "<bos>",
-    "<start_of_turn>",
-    "<end_of_turn>",
-)
-END_CONTROLS = ("</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>")
-SPACED_WORDS = " the a an and cat dog sat on mat once upon time Hello world is of to in"
-UNSPACED_WORDS = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
-PARTIAL_CHARACTERS = (
-    b"\xf0\x9f",  # the first half of many emoji, as byte-level tokenizers cut them
-    b"\x98\x80",  # the second half of such a character
-    b" \xe6",  # a space and the first byte of a three-byte character
-)
-WORDS: tuple[bytes, ...] = (
-    *(b" " + word for word in SPACED_WORDS.encode().split()),
-    *UNSPACED_WORDS.encode().split(b","),
-    b"  ",
-    b"\n\n",
-    *PARTIAL_CHARACTERS,
-)
 
 
 def build_vocabulary(

@@ -62,6 +62,58 @@ FORMAT = "format"
 LEXEME = re.compile(r'"[^"]*"|[:,] |[^"]')
 """The units into which the compiler divides JSON: a string, a separator with its space, or one character."""
 
+ANSWER = "answer"
+"""The name by which the grammar of a prelude refers to the grammar after it."""
+
+MAX_CHOICES = 4096
+"""The most texts of one choice."""
+
+COMPACT: "JsonCompileOptions" = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+}
+"""The default spacing of JSON."""
+
+STRICT: "JsonCompileOptions" = {
+    "coerce_one_of": False,
+    "lenient": False,
+    "json_allowed_escapes": None,
+    "json_allow_general_unicode_escapes": False,
+}
+"""Options that are always set, so that a schema cannot change them."""
+
+LARK_TEXT = re.compile(
+    r"""(?P<comment>(?://|\#)[^\n]*)"""
+    r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
+    r"""|(?P<regex>/(?P<body>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*))"""
+)
+"""A comment, literal or regular expression in a Lark grammar. All other text is the grammar's structure."""
+
+LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
+"""A header without options. It only names the dialect of Lark."""
+
+LARK_REFUSED = {
+    re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
+    re.compile(r"%import\s+(?!common\b)"): "only %import common is supported",
+    re.compile(r"<"): "tokens written as <...> are not supported; write their text",
+    re.compile(r"@"): "references to other grammars are not supported",
+    re.compile(r"::"): "parameters of rules are not supported",
+    re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
+    re.compile(r"~(?!\s*\d)"): "negation is not supported: it also matches bytes that are no text",
+}
+"""Refused parts of a grammar's structure, with the reasons."""
+
+GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+r"""An escape of GBNF: `\` with a character's number or with one other character."""
+
+GBNF_SIGNS = frozenset('"\\[]^-/')
+"""Characters with a special meaning in a literal or class of GBNF."""
+
+GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
+"""A literal, class, comment or repetition. All other text is names of rules, and operators."""
+
 
 def build_call_grammar(
     group: CallGroup, options: "JsonCompileOptions", prelude: Prelude | None = None
@@ -268,10 +320,6 @@ def _build_framed_rules(
     yield f"TEXT: {ANYTHING}"
 
 
-ANSWER = "answer"
-"""The name by which the grammar of a prelude refers to the grammar after it."""
-
-
 def prepend_prelude(prelude: Prelude, grammar: Grammar) -> Grammar:
     """Returns a grammar for the prelude's frames followed by the text of another grammar."""
     prelude_text = "\n".join(("%llguidance {}", *_build_prelude_rules(prelude)))
@@ -308,47 +356,6 @@ def _build_frame_rules(name: str, text_rule: str, frame: TextFrame, prelude: Pre
     yield f"{name}: {opening_marks} {text_rule} {format_marks(further_marks)}"
     yield f"{text_rule}[lazy]: {terminal} {format_mark(closing_mark)}"
     yield f"{terminal}: {ANYTHING}"
-
-
-MAX_CHOICES = 4096
-"""The most texts of one choice."""
-
-COMPACT: "JsonCompileOptions" = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-    "whitespace_pattern": None,
-}
-"""The default spacing of JSON."""
-
-STRICT: "JsonCompileOptions" = {
-    "coerce_one_of": False,
-    "lenient": False,
-    "json_allowed_escapes": None,
-    "json_allow_general_unicode_escapes": False,
-}
-"""Options that are always set, so that a schema cannot change them."""
-
-LARK_TEXT = re.compile(
-    r"""(?P<comment>(?://|\#)[^\n]*)"""
-    r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
-    r"""|(?P<regex>/(?P<body>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*))"""
-)
-"""A comment, literal or regular expression in a Lark grammar. All other text is the grammar's structure."""
-
-LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
-"""A header without options. It only names the dialect of Lark."""
-
-LARK_REFUSED = {
-    re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
-    re.compile(r"%import\s+(?!common\b)"): "only %import common is supported",
-    re.compile(r"<"): "tokens written as <...> are not supported; write their text",
-    re.compile(r"@"): "references to other grammars are not supported",
-    re.compile(r"::"): "parameters of rules are not supported",
-    re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
-    re.compile(r"~(?!\s*\d)"): "negation is not supported: it also matches bytes that are no text",
-}
-"""Refused parts of a grammar's structure, with the reasons."""
 
 
 def build_grammar(constraint: Constraint) -> Grammar:
@@ -521,13 +528,6 @@ def _require_plain_lark(source: str, field: str) -> str:
     return "%llguidance {}\n" + body
 
 
-GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-r"""An escape of GBNF: `\` with a character's number or with one other character."""
-
-GBNF_SIGNS = frozenset('"\\[]^-/')
-"""Characters with a special meaning in a literal or class of GBNF."""
-
-
 def _unescape(escape: re.Match[str]) -> str:
     """Replaces an escape with a character's number by the character, unless the character needs an escape."""
     if escape[4]:
@@ -552,10 +552,6 @@ def _translate_gbnf(source: str, field: str) -> str:
     except (ValueError, IndexError, GbnfToLarkError) as problem:
         raise InvalidValue(f"{field} is no grammar in GBNF: {str(problem)[:300]}", param=field) from None
     return _require_plain_lark(lark, field)
-
-
-GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
-"""A literal, class, comment or repetition. All other text is names of rules, and operators."""
 
 
 def _require_rules(text: str) -> None:

@@ -14,6 +14,8 @@ from msgspec import Struct, convert, to_builtins
 from antiphon.domain.request import Constraint
 from antiphon.domain.values import replace
 
+GrammarEntry = dict[str, object]
+
 
 class NumberMark(Struct, frozen=True):
     """A number in digits that the model chooses."""
@@ -225,9 +227,6 @@ def find_format_places(group: CallGroup, unframed_places: JsonPlaces) -> JsonPla
         return unframed_places
     frame_marks = tuple(frame.open for frame in group.frames if frame.close is None)
     return replace(unframed_places, at_start=(), anywhere=frame_marks)
-
-
-GrammarEntry = dict[str, object]
 
 
 def join_grammars(outer: str, name: str, inner: str) -> str:

@@ -34,6 +34,13 @@ Bit = tuple[int, int]
 UNKNOWN = b"\xff"
 """Stands for the unknown text of an open key. It occurs in no text."""
 
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
+SINGLE = ("items", "additionalProperties")
+
+COMPLETE_KEYWORDS = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
+"""Keywords that restrict the values of a schema completely: by listing them, or by other schemas."""
+
 
 class SuspectTokens(NamedTuple):
     """Tokens that can repeat or misspell a key in one state of a text."""
@@ -311,14 +318,6 @@ def remove_tokens(mask: bytes, tokens: Iterable[int], bits: Iterable[Bit] = ()) 
     for token in tokens:
         allowed[token >> 3] &= ~(1 << (token & 7))
     return bytes(allowed)
-
-
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-NAMED = ("properties", "patternProperties", "$defs", "definitions")
-SINGLE = ("items", "additionalProperties")
-
-COMPLETE_KEYWORDS = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf"})
-"""Keywords that restrict the values of a schema completely: by listing them, or by other schemas."""
 
 
 def has_open_objects(schema: object) -> bool:

@@ -24,39 +24,6 @@ MAX_STATES = 64
 """The most states that are examined for the same keys. If a dead end is not found, the text ends with an
 error."""
 
-
-class DeadEndSearch(Struct, frozen=True):
-    """Looks ahead from the current state of a text, and does not change the state."""
-
-    matcher: LLMatcher
-    key_guard: KeyGuard
-    can_continue_by_state: dict[TextState, bool]
-    """Whether the text can continue, for each examined state."""
-
-    def find_dead_ends(self, mask: bytes) -> list[int]:
-        """Returns the tokens of a mask after which the text cannot continue."""
-        return [token for token in self.key_guard.find_risky_tokens(mask) if not self._can_continue(token)]
-
-    def _can_continue(self, token: int) -> bool:
-        """Whether the text can continue after the token. Caches the result for the state after the token."""
-        state = self.key_guard.read_token(token)
-        if state is None:
-            return False
-        if state in self.can_continue_by_state or len(self.can_continue_by_state) >= MAX_STATES:
-            return self.can_continue_by_state.get(state, True)
-        ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.can_continue_by_state)
-        ahead.matcher.consume_token(token)
-        ahead.key_guard.consume([token])
-        mask = ahead.key_guard.restrict(ahead.matcher.compute_bitmask())
-        if ahead.matcher.is_error():
-            return True  # a limit was exceeded, so the result is unknown
-        risky_tokens = ahead.key_guard.find_risky_tokens(mask)
-        has_other_tokens = bool(remove_tokens(mask, risky_tokens).strip(b"\0"))
-        can_continue = has_other_tokens or any(ahead._can_continue(each) for each in risky_tokens)
-        self.can_continue_by_state[state] = can_continue
-        return can_continue
-
-
 MAX_LEXER_STATES = 130_000
 """The most states of one text's automaton: some 0.5 KB each. A character of a counted text takes at most 13
 of them, if each byte is a token. So `schemas.MAX_COUNTED_LENGTH` characters fit, and patterns have the
@@ -90,9 +57,40 @@ DEAD_END = "the model has no token that the constraint allows"
 STOP_CAUSE = "the constraint's matcher stopped: "
 """The causes of errors while a grammar is followed. The first two are caused by the constraint."""
 
-
 NOT_FOLLOWED = "the constraint cannot be followed any further: "
 NO_TOKEN_ALLOWED = "no token of this model can satisfy the constraint here"
+
+
+class DeadEndSearch(Struct, frozen=True):
+    """Looks ahead from the current state of a text, and does not change the state."""
+
+    matcher: LLMatcher
+    key_guard: KeyGuard
+    can_continue_by_state: dict[TextState, bool]
+    """Whether the text can continue, for each examined state."""
+
+    def find_dead_ends(self, mask: bytes) -> list[int]:
+        """Returns the tokens of a mask after which the text cannot continue."""
+        return [token for token in self.key_guard.find_risky_tokens(mask) if not self._can_continue(token)]
+
+    def _can_continue(self, token: int) -> bool:
+        """Whether the text can continue after the token. Caches the result for the state after the token."""
+        state = self.key_guard.read_token(token)
+        if state is None:
+            return False
+        if state in self.can_continue_by_state or len(self.can_continue_by_state) >= MAX_STATES:
+            return self.can_continue_by_state.get(state, True)
+        ahead = DeadEndSearch(self.matcher.deep_copy(), self.key_guard.copy(), self.can_continue_by_state)
+        ahead.matcher.consume_token(token)
+        ahead.key_guard.consume([token])
+        mask = ahead.key_guard.restrict(ahead.matcher.compute_bitmask())
+        if ahead.matcher.is_error():
+            return True  # a limit was exceeded, so the result is unknown
+        risky_tokens = ahead.key_guard.find_risky_tokens(mask)
+        has_other_tokens = bool(remove_tokens(mask, risky_tokens).strip(b"\0"))
+        can_continue = has_other_tokens or any(ahead._can_continue(each) for each in risky_tokens)
+        self.can_continue_by_state[state] = can_continue
+        return can_continue
 
 
 class TokenTable(Struct, frozen=True):

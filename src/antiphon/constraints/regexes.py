@@ -27,6 +27,45 @@ GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 
 QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
+WHITE = r"\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+NOT_WHITE = (
+    r"\x00-\x08\x0e-\x1f!-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
+    r"\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff"
+)
+MEMBERS = {r"\s": WHITE, r"\S": NOT_WHITE}
+"""The members of ECMA-262's `\\s` and `\\S`, in a class."""
+
+ECMA_PARTS = {".": r"[^\n\r\u2028\u2029]", r"\s": f"[{WHITE}]", r"\S": f"[^{WHITE}]"}
+"""Parts outside classes that mean something else in ECMA-262 than for the compiler."""
+
+ECMA_PART = re.compile(r"\\.|\[(?:\\.|[^\\\]])*\]|\.", re.DOTALL)
+"""An escape outside a class, a class, or a dot."""
+
+ANCHORED_PART = re.compile(
+    r"(?P<open>\((?:\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>))?)|(?P<close>\))|(?P<branch>\|)|(?P<start>\^)|(?P<end>\$)"
+    r"|(?P<repetition>[*+?]|\{\d+(?:,\d*)?\})|(?:\\.|\[(?:\\.|[^\\\]])*\]|.)",
+    re.DOTALL,
+)
+"""A part of a pattern: the beginning or end of a group, the end of a branch, an anchor, a repetition, or one
+character or class."""
+
+CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
+"""An escape outside a class, or a class."""
+
+ALL_CONTROLS = r"\x00-\x1f"
+"""All control characters, in a class."""
+
+QUOTED = '"\\'
+"""Characters that JSON escapes by a backslash followed by the character."""
+
+WHITESPACE = re.compile(
+    r"(?:\[(?:[ \t\n\r]|\\[tnr ]|\\s|\\x(?:20|09|0[aAdD]))+\]|[ \t\n\r]|\\[tnrs])(?:[*+?]|\{\d+(?:,\d*)?\})?"
+)
+"""A whitespace pattern: JSON whitespace characters, which may be repeated."""
+
+MAX_WHITESPACE_LENGTH = 256
+"""The most characters of a whitespace pattern."""
+
 
 def require_portable(pattern: str, field: str) -> None:
     """Raises InvalidValue, which names the refused part, unless the pattern has the same meaning in Python,
@@ -101,21 +140,6 @@ def _build_refusal(pattern: str, index: int, reason: str, field: str) -> Invalid
     return InvalidValue(f"the regular expression at character {index}, {excerpt!r}: {reason}", param=field)
 
 
-WHITE = r"\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-NOT_WHITE = (
-    r"\x00-\x08\x0e-\x1f!-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
-    r"\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff"
-)
-MEMBERS = {r"\s": WHITE, r"\S": NOT_WHITE}
-"""The members of ECMA-262's `\\s` and `\\S`, in a class."""
-
-ECMA_PARTS = {".": r"[^\n\r\u2028\u2029]", r"\s": f"[{WHITE}]", r"\S": f"[^{WHITE}]"}
-"""Parts outside classes that mean something else in ECMA-262 than for the compiler."""
-
-ECMA_PART = re.compile(r"\\.|\[(?:\\.|[^\\\]])*\]|\.", re.DOTALL)
-"""An escape outside a class, a class, or a dot."""
-
-
 def spell_classes(pattern: str) -> str:
     """Writes out the classes that the compiler reads differently from ECMA-262, which JSON Schema's patterns
     follow: `.` excludes all line ends, and `\\s` is all white space."""
@@ -129,15 +153,6 @@ def spell_classes(pattern: str) -> str:
         return re.sub(r"\\.", lambda each: MEMBERS.get(each[0], each[0]), part, flags=re.DOTALL)
 
     return ECMA_PART.sub(spell, pattern)
-
-
-ANCHORED_PART = re.compile(
-    r"(?P<open>\((?:\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>))?)|(?P<close>\))|(?P<branch>\|)|(?P<start>\^)|(?P<end>\$)"
-    r"|(?P<repetition>[*+?]|\{\d+(?:,\d*)?\})|(?:\\.|\[(?:\\.|[^\\\]])*\]|.)",
-    re.DOTALL,
-)
-"""A part of a pattern: the beginning or end of a group, the end of a branch, an anchor, a repetition, or one
-character or class."""
 
 
 def split_anchored(pattern: str) -> list[tuple[bool, str, bool]] | None:
@@ -215,16 +230,6 @@ def has_inner_anchor(pattern: str) -> bool:
     return False
 
 
-CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
-"""An escape outside a class, or a class."""
-
-ALL_CONTROLS = r"\x00-\x1f"
-"""All control characters, in a class."""
-
-QUOTED = '"\\'
-"""Characters that JSON escapes by a backslash followed by the character."""
-
-
 def make_quotable(pattern: str, field: str) -> str:
     """Rewrites a pattern so that the compiler quotes it correctly for JSON. The result matches no more than
     the original.
@@ -256,15 +261,6 @@ def _remove_controls(match: re.Match[str], field: str) -> str:
             param=field,
         )
     return match[0]
-
-
-WHITESPACE = re.compile(
-    r"(?:\[(?:[ \t\n\r]|\\[tnr ]|\\s|\\x(?:20|09|0[aAdD]))+\]|[ \t\n\r]|\\[tnrs])(?:[*+?]|\{\d+(?:,\d*)?\})?"
-)
-"""A whitespace pattern: JSON whitespace characters, which may be repeated."""
-
-MAX_WHITESPACE_LENGTH = 256
-"""The most characters of a whitespace pattern."""
 
 
 def require_whitespace(pattern: str, field: str) -> None:

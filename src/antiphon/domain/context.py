@@ -23,6 +23,12 @@ AttributeValue = str | bool | int | float | Sequence[str]
 
 Attributes = Mapping[str, AttributeValue]
 
+IDS_PER_READ = 64
+"""The number of ids that one read of random bytes makes. One read for each id would be slower."""
+
+_IDS: deque[str] = deque()
+"""Ids of this process that are not used yet."""
+
 
 class SpanKind(StrEnum):
     """The process that does the work of a span."""
@@ -88,12 +94,6 @@ class Clock(Protocol):
     def seed(self) -> int:
         """Returns a new seed of 63 bits for a request without one."""
 
-
-IDS_PER_READ = 64
-"""The number of ids that one read of random bytes makes. One read for each id would be slower."""
-
-_IDS: deque[str] = deque()
-"""Ids of this process that are not used yet."""
 
 os.register_at_fork(after_in_child=_IDS.clear)
 

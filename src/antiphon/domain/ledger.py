@@ -23,6 +23,9 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 MAX_NAMES = 1024
 """The most route names whose JSON is cached."""
 
+TAG = "tag:"
+"""The prefix that marks the name of a dimension as a tag, as in `tag:team`."""
+
 
 class RouteTry(Value, frozen=True):
     """One route that a request tried."""
@@ -152,10 +155,6 @@ class Bucket(StrEnum):
     WEEK = "week"
     """From Monday."""
     MONTH = "month"
-
-
-TAG = "tag:"
-"""The prefix that marks the name of a dimension as a tag, as in `tag:team`."""
 
 
 class Tag(Struct, frozen=True):

@@ -13,27 +13,9 @@ BYTES_PER_TOKEN = 4
 """Bytes of UTF-8 in one token. English prose has four to five bytes per token with current models; code and
 other languages have fewer. So this is a rough estimate."""
 
-
-def measure_text(text: str) -> int:
-    """Returns the bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
 SPEECH_PER_TOKEN = 3200
 """Characters of base64 in one token of speech. OpenAI counts 20 tokens for a second, which has 24,000 samples
 of two bytes. Compressed recordings have fewer characters, so their estimates are too low."""
-
-
-def measure_speech(data: str) -> int:
-    """Converts the length of a recording in base64 to the bytes of a text with as many tokens."""
-    return len(data) * BYTES_PER_TOKEN // SPEECH_PER_TOKEN
-
-
-def estimate_tokens(size: int) -> int:
-    """Estimates the tokens of a text of `size` bytes: one for every four bytes, and at least one for any
-    text."""
-    return -(-size // BYTES_PER_TOKEN)
-
 
 OPEN_KEYWORDS = frozenset(
     "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
@@ -46,6 +28,25 @@ PROPERTY_KEYWORDS = frozenset(
     "dependentSchemas enum const not if".split()
 )
 """Keywords that name properties in a schema that declares none."""
+
+OWN_SIGNATURE = "antiphon"
+"""How the signature of reasoning begins that no vendor made. Only this server reads it."""
+
+
+def measure_text(text: str) -> int:
+    """Returns the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def measure_speech(data: str) -> int:
+    """Converts the length of a recording in base64 to the bytes of a text with as many tokens."""
+    return len(data) * BYTES_PER_TOKEN // SPEECH_PER_TOKEN
+
+
+def estimate_tokens(size: int) -> int:
+    """Estimates the tokens of a text of `size` bytes: one for every four bytes, and at least one for any
+    text."""
+    return -(-size // BYTES_PER_TOKEN)
 
 
 class CacheControl(Value, frozen=True):
@@ -124,10 +125,6 @@ class Tools(Struct, frozen=True):
         if self.choice is ToolChoice.NONE:
             return ()
         return tuple(tool for tool in self.tools if self.allowed is None or tool.name in self.allowed)
-
-
-OWN_SIGNATURE = "antiphon"
-"""How the signature of reasoning begins that no vendor made. Only this server reads it."""
 
 
 class ToolCall(Struct, frozen=True):

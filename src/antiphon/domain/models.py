@@ -15,6 +15,30 @@ from antiphon.domain.values import Struct, field
 
 STAR = "*"
 
+LONGEST_NAME = 200
+"""The most characters of a name of a model or adapter."""
+
+ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
+"""Such names need no quotes in a log, a label, a URL's path and a terminal. No client or proxy rewrites them,
+as it would rewrite `a/../b`."""
+
+ADAPTER_NAME_RULE = (
+    f"at most {LONGEST_NAME} letters, digits and characters of ._:/-, begin with a letter or digit, and hold "
+    "no empty, . or .. part between slashes"
+)
+"""The same rule in words, after `must be`."""
+
+AdapterKey = tuple[str | None, str]
+"""A project, None for the operator, and the name of an adapter in it."""
+
+LATENCY_BOUNDS: tuple[float, ...] = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+"""Upper bounds of a Histogram's buckets, in seconds; the last bucket has none."""
+
+GAP_BOUNDS: tuple[float, ...] = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""The same for the time between two decodes, which is less than a millisecond for small models."""
+
 
 class Aliases:
     """Rules that map callers' names to models. The first rule that matches is used. Names without `*` come
@@ -153,20 +177,6 @@ class TokenizerInfo(Struct, frozen=True):
     """The source of the model's chat template."""
 
 
-LONGEST_NAME = 200
-"""The most characters of a name of a model or adapter."""
-
-ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
-"""Such names need no quotes in a log, a label, a URL's path and a terminal. No client or proxy rewrites them,
-as it would rewrite `a/../b`."""
-
-ADAPTER_NAME_RULE = (
-    f"at most {LONGEST_NAME} letters, digits and characters of ._:/-, begin with a letter or digit, and hold "
-    "no empty, . or .. part between slashes"
-)
-"""The same rule in words, after `must be`."""
-
-
 class Adapter(Struct, frozen=True):
     """One adapter that was checked against its base model."""
 
@@ -255,10 +265,6 @@ class AdapterName(Struct, frozen=True):
         return self.project, self.name
 
 
-AdapterKey = tuple[str | None, str]
-"""A project, None for the operator, and the name of an adapter in it."""
-
-
 class KeptName(Struct, frozen=True):
     """An adapter's name that the next start restores, if the base model is still the same."""
 
@@ -287,15 +293,6 @@ class DeployedBase(Struct, frozen=True):
     name: str
     created: int
     """Unix time in seconds."""
-
-
-LATENCY_BOUNDS: tuple[float, ...] = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-)  # fmt: skip
-"""Upper bounds of a Histogram's buckets, in seconds; the last bucket has none."""
-
-GAP_BOUNDS: tuple[float, ...] = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""The same for the time between two decodes, which is less than a millisecond for small models."""
 
 
 class Histogram(Struct, frozen=True):

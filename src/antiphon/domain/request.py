@@ -18,6 +18,12 @@ from antiphon.domain.messages import Content, Message, Role, TextContent, Tools
 from antiphon.domain.retrieval import Retrieval
 from antiphon.domain.values import Struct, Value, field
 
+SPEECH = "audio"
+"""The modality of spoken answers."""
+
+FLOAT_BYTES = 4
+"""The size in bytes of one number of a vector, a little-endian float32."""
+
 
 class Mirostat(Struct, frozen=True):
     """Sampling that steers the surprise of each token towards a target (Basu and others, 2020)."""
@@ -320,10 +326,6 @@ class Output(Value, frozen=True):
     """Whether `max_tokens` is the dialect's default, because the caller did not set it."""
 
 
-SPEECH = "audio"
-"""The modality of spoken answers."""
-
-
 class SpeechOptions(Value, frozen=True):
     """The form of a spoken answer."""
 
@@ -396,10 +398,6 @@ class GenerationRequest(Value, frozen=True):
     """Whether the caller gets the whole answer at once. Then an engine may produce all events together."""
     optional: frozenset[str] = frozenset()
     """The names, as errors have them, of the parameters that an engine may leave out if it lacks them."""
-
-
-FLOAT_BYTES = 4
-"""The size in bytes of one number of a vector, a little-endian float32."""
 
 
 class Pooling(StrEnum):

@@ -7,6 +7,11 @@ from antiphon.domain.values import Struct
 AUDIT_SUBJECTS = {"limit": ("subject", "target", "measure", "window"), "price": ("models", "currency")}
 """The fields that describe a limit or a price in the audit, by the first word of the action."""
 
+DEFAULT_PROJECT = "default"
+"""Id of the project that always exists."""
+
+ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
 
 class Redaction(StrEnum):
     """A kind of text that is removed before a request is stored."""
@@ -42,10 +47,6 @@ class RecordedRequest(Struct, frozen=True):
     """The body as it was sent."""
     answer: str
     """The choices as JSON, as far as they were generated."""
-
-
-DEFAULT_PROJECT = "default"
-"""Id of the project that always exists."""
 
 
 class ProjectRole(StrEnum):
@@ -96,9 +97,6 @@ class User(Struct, frozen=True):
     disabled: int | None = None
     """The time from which the user's keys are refused; None if the user is not disabled."""
     note: str = ""
-
-
-ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
 def fold_email(address: str) -> str:

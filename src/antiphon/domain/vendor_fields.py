@@ -40,19 +40,6 @@ CREDENTIAL = re.compile(
 )
 """Matches in the names of headers that contain a credential: `x-api-key`, `x-auth-token`, `helicone-auth`."""
 
-
-def is_header_name(name: str) -> bool:
-    """Whether a text can be the name of a header."""
-    return HEADER_NAME.fullmatch(name) is not None
-
-
-def is_protected(name: str) -> bool:
-    """Whether callers can never add this header, even if the operator allows it. Such a header belongs to the
-    connection, or can carry a credential."""
-    lower = name.lower()
-    return lower in OWN_HEADERS or lower.startswith(OWN_PREFIXES) or CREDENTIAL.search(lower) is not None
-
-
 REFUSALS: Mapping[str, str] = {
     "verbosity": "say in a message how long the answer shall be",
     "service_tier": "there is one tier; leave it out",
@@ -81,6 +68,20 @@ CALL_SIGNATURE = "messages[].tool_calls[].extra_content"
 SPEECH_ID = "messages[].audio"
 TOOL_MARK = "tools[].cache_control"
 CONTENT_MARK = "messages[].content[].cache_control"
+
+MEDIA_NAMES = {MediaKind.IMAGE: "images", MediaKind.AUDIO: "recordings", MediaKind.DOCUMENT: "documents"}
+
+
+def is_header_name(name: str) -> bool:
+    """Whether a text can be the name of a header."""
+    return HEADER_NAME.fullmatch(name) is not None
+
+
+def is_protected(name: str) -> bool:
+    """Whether callers can never add this header, even if the operator allows it. Such a header belongs to the
+    connection, or can carry a credential."""
+    lower = name.lower()
+    return lower in OWN_HEADERS or lower.startswith(OWN_PREFIXES) or CREDENTIAL.search(lower) is not None
 
 
 def list_vendor_options(vendor_options: VendorOptions) -> list[str]:
@@ -142,9 +143,6 @@ def require_text(prompt: Prompt) -> None:
             raise build_modality_refusal(part, "this model")
     if isinstance(prompt, Conversation):
         require_transcripts(prompt)
-
-
-MEDIA_NAMES = {MediaKind.IMAGE: "images", MediaKind.AUDIO: "recordings", MediaKind.DOCUMENT: "documents"}
 
 
 def build_modality_refusal(part: MediaContent, model: str) -> UnsupportedParameter:

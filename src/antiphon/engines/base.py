@@ -62,6 +62,12 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.values import Struct, field
 
+PREFILL_CHUNK = 512
+"""The most prompt tokens of one step if no setting tells the number."""
+
+MEDIUM_CELL = -1
+"""The id of each cell of a medium in a prompt. No token has it."""
+
 
 class EngineState(StrEnum):
     """The state of an engine. Only READY serves requests."""
@@ -252,10 +258,6 @@ class DraftMode(StrEnum):
     """As AUTO, but whatever drafts cost."""
 
 
-PREFILL_CHUNK = 512
-"""The most prompt tokens of one step if no setting tells the number."""
-
-
 class LoadSpec(Struct, frozen=True):
     """Everything that an engine host needs to load a model."""
 
@@ -334,10 +336,6 @@ class LoadSpec(Struct, frozen=True):
     def get_prefill_chunk(self) -> int:
         """Returns the most prompt tokens of one step."""
         return PREFILL_CHUNK if self.prefill_chunk is None else self.prefill_chunk
-
-
-MEDIUM_CELL = -1
-"""The id of each cell of a medium in a prompt. No token has it."""
 
 
 class MediumSpan(Struct, frozen=True):

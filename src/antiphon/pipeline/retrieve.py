@@ -105,6 +105,15 @@ CITATION = re.compile(r"\[@\d{1,6}(?:\s*;\s*@\d{1,6})*\]")
 ANSWERED_TURNS = 2
 """The user's question must be among this many last messages."""
 
+TABLE_FIELD = f"{RETRIEVAL_FIELD}.table_id"
+RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
+
+RANKED_HITS = 4
+"""A reranker gets this many times the number of chunks that the caller wants."""
+
+MIN_ANSWER_TOKENS = 256
+"""Tokens that stay free for the answer if the caller sets no maximum."""
+
 
 def find_question(messages: Sequence[Message], param: str) -> int:
     """Returns the index of the user's question, which must be one of the last two messages. Tool calls and
@@ -222,16 +231,6 @@ def find_unknown_citations(text: str, chunk_count: int) -> tuple[int, ...]:
     citations = " ".join(CITATION.findall(text))
     numbers = map(int, re.findall(r"\d+", citations))
     return tuple(dict.fromkeys(number for number in numbers if number >= chunk_count))
-
-
-TABLE_FIELD = f"{RETRIEVAL_FIELD}.table_id"
-RERANKER_FIELD = f"{RETRIEVAL_FIELD}.reranking_model"
-
-RANKED_HITS = 4
-"""A reranker gets this many times the number of chunks that the caller wants."""
-
-MIN_ANSWER_TOKENS = 256
-"""Tokens that stay free for the answer if the caller sets no maximum."""
 
 
 class RetrievalStages(Struct, frozen=True):

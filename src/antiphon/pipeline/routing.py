@@ -19,6 +19,27 @@ from antiphon.engines.base import EngineState, ParkedEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import PermissionDenied
 
+MIN_ADVANTAGE = 1.25
+"""The factor by which the second drawn route must be better than the first to replace it."""
+
+LONG_PREFIX = 1024
+"""The characters at the beginning of a prompt that determine its preferred route. A shorter prompt has
+none."""
+
+LONG_PREFIX_TOKENS = 256
+"""The token ids at the beginning of a prompt that determine its preferred route. A shorter prompt has
+none."""
+
+MAX_EXCESS = 4
+"""A preferred route is used while its load is at most this much above twice the load of the least busy route.
+The load counts requests in flight."""
+
+_MASK = (1 << 64) - 1
+_HALF = 1 << 32
+
+LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
+"""The states of an engine that is loaded on request, before it is ready."""
+
 
 def resolve(models: ModelRegistry, name: str, actor: Actor) -> Model:
     """Returns the model of a name or alias. Raises ModelNotFound, and PermissionDenied if the actor's key
@@ -40,28 +61,6 @@ def authorize_name(actor: Actor, name: str, param: str) -> None:
     not."""
     if not actor.may_use(name):
         raise PermissionDenied(f"this key may not use the model {name}", param=param)
-
-
-MIN_ADVANTAGE = 1.25
-"""The factor by which the second drawn route must be better than the first to replace it."""
-
-LONG_PREFIX = 1024
-"""The characters at the beginning of a prompt that determine its preferred route. A shorter prompt has
-none."""
-
-LONG_PREFIX_TOKENS = 256
-"""The token ids at the beginning of a prompt that determine its preferred route. A shorter prompt has
-none."""
-
-MAX_EXCESS = 4
-"""A preferred route is used while its load is at most this much above twice the load of the least busy route.
-The load counts requests in flight."""
-
-_MASK = (1 << 64) - 1
-_HALF = 1 << 32
-
-LOADS_ON_REQUEST = (EngineState.PARKED, EngineState.LOADING)
-"""The states of an engine that is loaded on request, before it is ready."""
 
 
 def load_parked_engines(model: Model, chosen: ModelRoute) -> None:

@@ -45,6 +45,12 @@ TOOLS_FIELD = "tools"
 Marks = tuple[str, ...]
 """Texts, or names of control tokens, in order."""
 
+MARKUP_TOKEN = "｜DSML｜"
+"""The token in DeepSeek's newer marks. It is a part of each mark, so it is a control token or a text."""
+
+OBJECT_TEXTS = ('{"name": "', '", "arguments": ', "}")
+"""A call as a JSON object: the text before the name, between name and arguments, and after the arguments."""
+
 
 class CallChannel(Struct, frozen=True):
     """A channel that a model writes in: the marks around its text. The final channel has no `close`."""
@@ -322,13 +328,6 @@ def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, .
         else:
             joined_marks.append(mark)
     return tuple(joined_marks)
-
-
-MARKUP_TOKEN = "｜DSML｜"
-"""The token in DeepSeek's newer marks. It is a part of each mark, so it is a control token or a text."""
-
-OBJECT_TEXTS = ('{"name": "', '", "arguments": ', "}")
-"""A call as a JSON object: the text before the name, between name and arguments, and after the arguments."""
 
 
 def hermes(source: str) -> CallNotation:

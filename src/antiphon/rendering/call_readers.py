@@ -21,6 +21,13 @@ LONGEST_HEADER = 400
 ARGUMENTS = frozenset({"arguments", "parameters", "args"})
 NAME = "name"
 
+Span = tuple[int, int | None]
+"""A span of reasoning in the raw text: the index of its first character, and the index after its last
+character. The latter index is None while the reasoning has not ended."""
+
+SEPARATORS = SPACE + "[,;]"
+"""Characters between the calls of a group."""
+
 
 class CallName(Struct, frozen=True):
     """The beginning of a call, with the function's name."""
@@ -222,18 +229,10 @@ class ReasoningPart(Struct, frozen=True):
 
 OutputPart = VisiblePart | ReasoningPart | CallName | CallArguments
 
-Span = tuple[int, int | None]
-"""A span of reasoning in the raw text: the index of its first character, and the index after its last
-character. The latter index is None while the reasoning has not ended."""
-
 
 def is_inside(spans: Sequence[Span], position: int) -> bool:
     """Whether a character is part of reasoning."""
     return any(begin <= position and (end is None or position < end) for begin, end in spans)
-
-
-SEPARATORS = SPACE + "[,;]"
-"""Characters between the calls of a group."""
 
 
 class OutputReader(Protocol):

@@ -24,6 +24,21 @@ from antiphon.rendering.call_readers import (
     is_inside,
 )
 
+EMPTY_LINE = "\n\n"
+"""The empty line that most models write between reasoning and answer."""
+
+NO_REASONING = "none"
+"""The name in the settings for a model that does not reason, even if its template suggests reasoning."""
+
+EFFORT_VARIABLE = "reasoning_effort"
+"""The template variable for the effort."""
+
+SWITCH_VARIABLES = ("enable_thinking", "thinking")
+"""Template variables that switch reasoning on or off."""
+
+NO_EFFORT, ORDINARY_EFFORT = "none", "medium"
+"""The effort that switches reasoning off, and the effort that every model with reasoning accepts."""
+
 
 class ReasoningPosition(StrEnum):
     """Where a choice's text begins: before, in or after its reasoning."""
@@ -87,10 +102,6 @@ class ReasoningNotation(Struct, frozen=True):
         )
 
 
-EMPTY_LINE = "\n\n"
-"""The empty line that most models write between reasoning and answer."""
-
-
 def think(source: str) -> ReasoningNotation:
     """`<think>...</think>`: DeepSeek, Qwen 3, QwQ, GLM, SmolLM 3, MiniMax, Kimi and most others. DeepSeek's
     newer templates write the answer at once after the mark."""
@@ -150,8 +161,6 @@ REASONING_FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 """The families by the name in a model's settings."""
 
-NO_REASONING = "none"
-"""The name in the settings for a model that does not reason, even if its template suggests reasoning."""
 
 REASONING_SIGNS: tuple[tuple[str, Family], ...] = (
     ("[/THINK]", mistral),
@@ -171,16 +180,6 @@ def detect_reasoning(source: str, family: str | None = None) -> ReasoningNotatio
     if family is not None:
         return None if family == NO_REASONING else REASONING_FAMILIES[family](source)
     return next((family(source) for sign, family in REASONING_SIGNS if sign in source), None)
-
-
-EFFORT_VARIABLE = "reasoning_effort"
-"""The template variable for the effort."""
-
-SWITCH_VARIABLES = ("enable_thinking", "thinking")
-"""Template variables that switch reasoning on or off."""
-
-NO_EFFORT, ORDINARY_EFFORT = "none", "medium"
-"""The effort that switches reasoning off, and the effort that every model with reasoning accepts."""
 
 
 def effort_variables(

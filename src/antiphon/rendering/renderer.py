@@ -80,6 +80,15 @@ CHECK_LIMITS = QueueLimits(
 """Limits for checking constraints. An engine checks one constraint after the other, and each check can take
 seconds."""
 
+ADAPTER = "adapter"
+"""The `param` of an engine's error about an unknown adapter."""
+
+RETRY_AFTER = 1.0
+"""Seconds that a restarted engine needs to load small adapters again."""
+
+FAILED_RETRY_AFTER = 15.0
+"""Seconds until an engine that could not load an adapter tries again."""
+
 
 class RendererOptions(Struct, frozen=True):
     """The operator's settings for a model's requests."""
@@ -360,16 +369,6 @@ def _detokenize(tokens: Sequence[int], model_info: ModelInfo) -> str:
     """Returns the text of the tokens. Raises InvalidValue for an id outside the vocabulary."""
     require_token_ids(tokens, model_info, "tokens")
     return model_info.pieces.text(tokens)
-
-
-ADAPTER = "adapter"
-"""The `param` of an engine's error about an unknown adapter."""
-
-RETRY_AFTER = 1.0
-"""Seconds that a restarted engine needs to load small adapters again."""
-
-FAILED_RETRY_AFTER = 15.0
-"""Seconds until an engine that could not load an adapter tries again."""
 
 
 class AdapterRenderer:

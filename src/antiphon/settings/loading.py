@@ -35,6 +35,23 @@ from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_setti
 from antiphon.settings.server import PATH_MARK, ServerSettings, is_address, is_loopback
 from antiphon.settings.tenancy import require_complete_oidc, require_complete_webhook
 
+T = TypeVar("T")
+
+MAX_INTEGER = 2**63 - 1
+
+ENVIRONMENT_PREFIX = "ANTIPHON_"
+TEST_PREFIX = "ANTIPHON_TEST_"
+"""The prefix of the test suite's variables. They are not settings."""
+
+FLAGS_WITHOUT_VARIABLE = (
+    *("model", "lora", "alias", "config", "sequences", "context_length"),
+    *("threads", "mmproj", "gpu_layers", "devices", "tensor_split", "exact"),
+)
+"""The flags of `serve` that no variable replaces."""
+
+MAX_QUOTED_LENGTH = 60
+"""The most characters of a value that an error message quotes."""
+
 
 class Dependency(Struct, frozen=True):
     """Settings of a section that have an effect only if a condition on other settings is met."""
@@ -131,21 +148,6 @@ def require_dependencies(settings: Settings) -> None:
                 raise SettingsError(
                     f"{setting} ({variable}) has no effect: {dependency.reason}, or leave {setting} out"
                 )
-
-
-T = TypeVar("T")
-
-MAX_INTEGER = 2**63 - 1
-
-ENVIRONMENT_PREFIX = "ANTIPHON_"
-TEST_PREFIX = "ANTIPHON_TEST_"
-"""The prefix of the test suite's variables. They are not settings."""
-
-FLAGS_WITHOUT_VARIABLE = (
-    *("model", "lora", "alias", "config", "sequences", "context_length"),
-    *("threads", "mmproj", "gpu_layers", "devices", "tensor_split", "exact"),
-)
-"""The flags of `serve` that no variable replaces."""
 
 
 class SourceKind(StrEnum):
@@ -492,10 +494,6 @@ def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
                 f"two models are named {model.name!r}; give one of them another name with --model NAME=PATH"
             )
         names.add(model.name)
-
-
-MAX_QUOTED_LENGTH = 60
-"""The most characters of a value that an error message quotes."""
 
 
 def explain(problem: str, tree: Mapping[str, object], cls: type, name_setting: Callable[[str], str]) -> str:

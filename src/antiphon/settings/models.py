@@ -12,6 +12,31 @@ from antiphon.settings.server import GIB, KIB, PATH_MARK, PathText, describe
 
 T = TypeVar("T")
 
+LLAMA_ONLY = frozenset(
+    {
+        "bind_threads",
+        "gpu_layers",
+        "tensor_split",
+        "exact",
+        "kv_type",
+        "layout",
+        "step_latency",
+        "weights",
+        "load",
+        "keep_alive",
+        "drafts",
+        "charge_rejected_predictions",
+        "mmproj",
+        "image_max_tokens",
+        "image_min_tokens",
+    }
+)
+VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
+"""The settings of a model that act only on vLLM. `LLAMA_ONLY` act only on llama.cpp."""
+
+REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
+"""A pattern for one repository, for all repositories of an owner, or for all repositories."""
+
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One local model. Write a table for each model, or repeat `--model`."""
@@ -285,29 +310,6 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
-LLAMA_ONLY = frozenset(
-    {
-        "bind_threads",
-        "gpu_layers",
-        "tensor_split",
-        "exact",
-        "kv_type",
-        "layout",
-        "step_latency",
-        "weights",
-        "load",
-        "keep_alive",
-        "drafts",
-        "charge_rejected_predictions",
-        "mmproj",
-        "image_max_tokens",
-        "image_min_tokens",
-    }
-)
-VLLM_ONLY = frozenset({"interpreter", "dtype", "memory_share", "tensor_parallel"})
-"""The settings of a model that act only on vLLM. `LLAMA_ONLY` act only on llama.cpp."""
-
-
 def require_engine_settings(models: Iterable[ModelSettings]) -> None:
     """Raises SettingsError for a setting that does not act on the model's engine."""
     for model in models:
@@ -448,10 +450,6 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "ANTIPHON_HUB_OFFLINE", "Whether to never ask the hub. Then only fetched models are served."
         ),
     ] = False
-
-
-REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
-"""A pattern for one repository, for all repositories of an owner, or for all repositories."""
 
 
 class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,6 +9,20 @@ from msgspec import Meta
 from antiphon.errors import SettingsError
 from antiphon.settings.server import MIB, describe, is_loopback
 
+LIMIT_SECRETS = frozenset({"url", "webhook", "webhook_secret"})
+"""Settings of limits that contain secrets. The path of a webhook often is one."""
+
+LONGEST_SYNC_S = 60
+SMALLEST_SPOOL = 8 * MIB
+"""The least bytes of a spool: 4 MiB for an HTTP process, and 4 MiB for the one that replaces it in a restart.
+With less, the new process refuses requests until the old one ends."""
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Algorithms with a public key: a server that checks tokens cannot sign them."""
+
+GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
+ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Projects, users and their keys (keys.md). Without `enabled`, the server does not start with the
@@ -42,10 +56,6 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __rich_repr__(self) -> list[tuple[str, object]]:
         """Returns the settings without secrets. `repr` and logs show this form."""
         return [("enabled", self.enabled), ("store", "***"), ("pepper", "***" if self.pepper else None)]
-
-
-LIMIT_SECRETS = frozenset({"url", "webhook", "webhook_secret"})
-"""Settings of limits that contain secrets. The path of a webhook often is one."""
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,12 +130,6 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [(name, "***" if name in LIMIT_SECRETS and value else value) for name, value in values.items()]
 
 
-LONGEST_SYNC_S = 60
-SMALLEST_SPOOL = 8 * MIB
-"""The least bytes of a spool: 4 MiB for an HTTP process, and 4 MiB for the one that replaces it in a restart.
-With less, the new process refuses requests until the old one ends."""
-
-
 class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records of each generation (ledger.md). They need keys."""
 
@@ -155,13 +159,6 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
         Meta(gt=0, le=LONGEST_SYNC_S),
     ] = 0.2
-
-
-Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Algorithms with a public key: a server that checks tokens cannot sign them."""
-
-GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
-ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
 
 
 class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

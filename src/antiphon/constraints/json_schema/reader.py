@@ -55,6 +55,24 @@ Handler = Callable[[str, Mapping[str, Json], Position, SchemaBuilder], None]
 """Reads one keyword of a schema into a builder. Its arguments: the keyword, the schema that contains it, the
 position and the builder."""
 
+MAX_DEPTH = 48
+"""The most levels of nested schemas in a caller's schema."""
+
+MAX_WRITTEN_DEPTH = 192
+"""The most levels of nested schemas in a rewritten schema. One level of the caller can become several."""
+
+MAX_SCHEMAS = 16_384
+"""The most schemas in one schema."""
+
+UNKNOWN_KEYWORD = "no keyword of that name is known"
+OUTSIDE_TARGET = "it has no target inside this schema, and other documents are not fetched"
+
+SINGLE_KEYWORDS = tuple(
+    "additionalProperties contains not if then else propertyNames unevaluatedItems "
+    "unevaluatedProperties".split()
+)
+LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
+
 
 class AssertionReader:
     """Reads the assertion keywords of one document."""
@@ -223,25 +241,6 @@ class AssertionReader:
             self.reject(keyword, position, "must be an object of lists of names")
         if value:
             builder.add("dependentRequired", value)
-
-
-MAX_DEPTH = 48
-"""The most levels of nested schemas in a caller's schema."""
-
-MAX_WRITTEN_DEPTH = 192
-"""The most levels of nested schemas in a rewritten schema. One level of the caller can become several."""
-
-MAX_SCHEMAS = 16_384
-"""The most schemas in one schema."""
-
-UNKNOWN_KEYWORD = "no keyword of that name is known"
-OUTSIDE_TARGET = "it has no target inside this schema, and other documents are not fetched"
-
-SINGLE_KEYWORDS = tuple(
-    "additionalProperties contains not if then else propertyNames unevaluatedItems "
-    "unevaluatedProperties".split()
-)
-LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def read_schema(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:

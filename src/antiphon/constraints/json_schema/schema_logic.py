@@ -27,6 +27,17 @@ MAX_TEXT = 1024
 
 SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
 
+MAX_PROOF_DEPTH = 6
+"""The most levels of nested schemas that are examined, references included."""
+
+MAX_ALTERNATIVES = 24
+"""The most alternatives of one schema. If a schema has more, none of them is examined."""
+
+ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
+"""The types of values. A number is an integer or has a fraction."""
+
+Alternative = tuple[Mapping[str, Json], ...]
+
 
 class CannotNegateError(Exception):
     """Raised if a schema's negation cannot be written as a schema."""
@@ -245,18 +256,6 @@ def _escape_character(char: str) -> str:
     if not char.isprintable():
         return f"\\x{ord(char):02x}"
     return char if char in "<> _" else re.sub(r"([^\w\s])", r"\\\1", char)
-
-
-MAX_PROOF_DEPTH = 6
-"""The most levels of nested schemas that are examined, references included."""
-
-MAX_ALTERNATIVES = 24
-"""The most alternatives of one schema. If a schema has more, none of them is examined."""
-
-ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
-"""The types of values. A number is an integer or has a fraction."""
-
-Alternative = tuple[Mapping[str, Json], ...]
 
 
 class Disjointness:

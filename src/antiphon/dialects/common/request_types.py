@@ -70,6 +70,10 @@ ExtraHeaders = Annotated[
     dict[str, Annotated[str, Meta(max_length=LONGEST_HEADER)]], Meta(max_length=MOST_EXTRA_HEADERS)
 ]
 
+ModelChoice = Annotated[Name | None, "Name of a model. You can leave it out if there is only one."]
+
+LoraName = Annotated[Name, Need.ADAPTERS, "The name that callers use as model."]
+
 
 class BodyShape(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request's body, or an object in it. `BodyDecoder` needs both options, which subclasses inherit."""
@@ -629,9 +633,6 @@ class RerankBody(BodyShape, frozen=True, kw_only=True):
     user: fields.EndUser = None
 
 
-ModelChoice = Annotated[Name | None, "Name of a model. You can leave it out if there is only one."]
-
-
 class ConversationRequest(BodyShape, frozen=True, kw_only=True):
     """The rendering fields of a conversation."""
 
@@ -672,9 +673,6 @@ class DetokenizeRequest(BodyShape, frozen=True, kw_only=True):
 
     model: ModelChoice = None
     tokens: Annotated[list[TokenId], Meta(max_length=MAX_IDS), Need.TOKENS, "The token ids."]
-
-
-LoraName = Annotated[Name, Need.ADAPTERS, "The name that callers use as model."]
 
 
 class LoadAdapterRequest(BodyShape, frozen=True, kw_only=True):

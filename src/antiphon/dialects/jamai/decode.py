@@ -73,6 +73,8 @@ REASONING_FIELD_NAMES = ReasoningFieldNames("reasoning_effort", "thinking_budget
 EMPTY_DEFAULTS: dict[str, object] = {"id": "", "user": "", "reasoning_summary": "auto"}
 """Values that the product's client sends for missing parameters. They count as absent."""
 
+RERANK_BODY = BodyDecoder(JamaiRerankRequest, FIELD_TABLE, JamaiScope.RERANK)
+
 
 def normalize_messages(fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the body with messages in OpenAI's form."""
@@ -192,7 +194,6 @@ def is_changed(wire: JamaiChatRequest) -> bool:
 
 CHAT_BODY = BodyDecoder(JamaiChatRequest, FIELD_TABLE, JamaiScope.CHAT, filter_chat, is_changed)
 EMBEDDINGS_BODY = BodyDecoder(JamaiEmbeddingRequest, FIELD_TABLE, JamaiScope.EMBEDDINGS, filter_embeddings)
-RERANK_BODY = BodyDecoder(JamaiRerankRequest, FIELD_TABLE, JamaiScope.RERANK)
 
 
 def decode_chat(body: bytes, report_unknown: bool = False, strict: bool = False) -> GenerationCall:

@@ -61,6 +61,8 @@ MODEL_QUERY: Mapping[str, Any] = {
 
 _encode = msgspec.json.Encoder().encode
 
+DETOKENIZE_BODY = BodyDecoder(DetokenizeRequest, FIELD_TABLE, FieldScope.DETOKENIZE)
+
 
 class ApplyAnswer(Struct, frozen=True):
     """The rendered text of the template, with the names of control tokens."""
@@ -136,7 +138,6 @@ APPLY_BODY = BodyDecoder(
     partial(filter_conversation, FieldScope.APPLY),
     has_ignored_parts,
 )
-DETOKENIZE_BODY = BodyDecoder(DetokenizeRequest, FIELD_TABLE, FieldScope.DETOKENIZE)
 
 
 def decode_tokenize(body: bytes) -> TokenizeCall:

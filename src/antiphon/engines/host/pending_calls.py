@@ -8,6 +8,17 @@ from collections.abc import Callable, Collection
 from antiphon.engines.host.frames import DoneReply, ErrorReply, Reply
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
+MAX_UNSENT = 32 * 1024 * 1024
+"""Unsent bytes above which new calls are refused. One caller's bytes must not exceed the bytes that they
+leave free, so a lone caller may use half."""
+
+RETRY_AFTER = 1.0
+"""Retry delay in seconds for refused callers. A running host reads its messages in less time."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+"""The shortest and the longest pause in seconds before refused adapters are sent again. A file that is being
+replaced is soon complete, and a failed attempt costs one access to the disk."""
+
 
 class PendingCall:
     """The unread replies of one call."""
@@ -64,14 +75,6 @@ class AdapterReload(PendingCall):
                 pass
 
 
-MAX_UNSENT = 32 * 1024 * 1024
-"""Unsent bytes above which new calls are refused. One caller's bytes must not exceed the bytes that they
-leave free, so a lone caller may use half."""
-
-RETRY_AFTER = 1.0
-"""Retry delay in seconds for refused callers. A running host reads its messages in less time."""
-
-
 def require_send_buffer(name: str, unsent_bytes: int, caller_unsent_bytes: int, message_bytes: int) -> None:
     """Raises Overloaded if the caller has unsent bytes, and they would exceed the bytes that stay free with
     this message. Raises EngineBusy if the unsent bytes of all callers would exceed MAX_UNSENT. If nothing is
@@ -89,11 +92,6 @@ def require_send_buffer(name: str, unsent_bytes: int, caller_unsent_bytes: int, 
         raise EngineBusy(
             f"the send buffer to the engine of {name} is full; try again", retry_after=RETRY_AFTER
         )
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-"""The shortest and the longest pause in seconds before refused adapters are sent again. A file that is being
-replaced is soon complete, and a failed attempt costs one access to the disk."""
 
 
 class PendingReloads:

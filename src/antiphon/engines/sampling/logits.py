@@ -33,6 +33,14 @@ ID_BITS, ORDER_BITS = 22, 32
 ROWS = 1 << 8
 """The most rows of a block. Row, id and logit are packed into one sortable integer."""
 
+CHUNK = 1 << 17
+"""The most logits that are processed at once, so that they stay in the processor's cache."""
+
+NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
+
+Pairs = tuple[tuple[int, float], ...]
+"""Token ids with their log-probabilities."""
+
 
 def count_columns(vocabulary: int) -> int:
     """Returns the number of columns of a row. In a vocabulary with fewer ids, each id has its own column."""
@@ -160,12 +168,6 @@ def find_largest(row: Floats, count: int) -> Ids:
     return np.sort(np.concatenate((above, equal)))
 
 
-CHUNK = 1 << 17
-"""The most logits that are processed at once, so that they stay in the processor's cache."""
-
-NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
-
-
 def count_chunk_rows(vocabulary: int) -> int:
     """Returns the number of rows that are processed at once, so that they stay in the processor's cache."""
     return max(1, min(ROWS, CHUNK // vocabulary))
@@ -178,10 +180,6 @@ def compute_row_max_logprobs(rows: Floats, row_maxima: Floats, buffer: Floats) -
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     logprobs: NDArray[np.float64] = -np.log(sums.astype(np.float64))
     return logprobs
-
-
-Pairs = tuple[tuple[int, float], ...]
-"""Token ids with their log-probabilities."""
 
 
 def list_likeliest(block: LogitBlock, row_max_logprobs: NDArray[np.float64], count: int) -> list[Pairs]:

@@ -69,6 +69,19 @@ kept."""
 Doubles = NDArray[np.float64]
 Keys = NDArray[np.int32]
 
+SHARED_ALTERNATIVES = 64
+"""Rows with up to this many alternatives share one search. A row with more alternatives has its own
+search."""
+
+NO_TOKEN = (
+    "no token is left that may be drawn: "
+    "the constraint, allowed_token_ids, bad_words and min_tokens exclude each other; leave one of them out"
+)
+
+NO_FILTERS = Sampling()
+
+Flags = NDArray[np.bool_]
+
 
 def apply_filters(sampling: Sampling, weights: Floats) -> None:
     """Applies min-p, top-k, top-p and typical-p in this order. Excluded weights become 0; at least one stays.
@@ -175,20 +188,6 @@ def find_first_reaching(sums: Doubles, mass: float) -> int:
     """Returns the index of the first positive running sum that reaches `mass`. If none reaches it, returns
     the index of the first sum that equals the total."""
     return int(sums.searchsorted(min(max(mass, MIN_MASS), float(sums[-1]))))
-
-
-SHARED_ALTERNATIVES = 64
-"""Rows with up to this many alternatives share one search. A row with more alternatives has its own
-search."""
-
-NO_TOKEN = (
-    "no token is left that may be drawn: "
-    "the constraint, allowed_token_ids, bad_words and min_tokens exclude each other; leave one of them out"
-)
-
-NO_FILTERS = Sampling()
-
-Flags = NDArray[np.bool_]
 
 
 class SampledToken(NamedTuple):

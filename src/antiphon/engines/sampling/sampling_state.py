@@ -30,6 +30,24 @@ law."""
 
 VERSIONS = (1, 2)
 
+MAX_GREEDY_TEMPERATURE = 1e-5
+"""At this temperature and below, the likeliest token is taken. Division by a lower temperature would
+overflow, and a draw would give the same token."""
+
+MAX_LOGIT = np.float32(1e30)
+"""No bias or penalty raises a logit above this. Otherwise a difference of two logits could be NaN."""
+
+FIRST_CAPACITY = 64
+"""The number of output tokens for which the first arrays of TokenPenalties have room. The arrays double when
+they are full."""
+
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+WORD = 2**64 - 1
+"""Keeps the low 64 bits of a sum or product."""
+
 
 class MirostatThreshold:
     """Mirostat's threshold of one sequence: the largest surprise in bits that a token may have. It begins at
@@ -118,18 +136,6 @@ class BannedSequences:
             if completing_tokens
             else self._always_banned
         )
-
-
-MAX_GREEDY_TEMPERATURE = 1e-5
-"""At this temperature and below, the likeliest token is taken. Division by a lower temperature would
-overflow, and a draw would give the same token."""
-
-MAX_LOGIT = np.float32(1e30)
-"""No bias or penalty raises a logit above this. Otherwise a difference of two logits could be NaN."""
-
-FIRST_CAPACITY = 64
-"""The number of output tokens for which the first arrays of TokenPenalties have room. The arrays double when
-they are full."""
 
 
 class TokenPenalties:
@@ -359,19 +365,11 @@ def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
 
 # --- randomness
 
-STRIDE = np.uint64(0x9E3779B97F4A7C15)
-FIRST_FACTOR, SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
-
 
 def hash_seed(seed: int, choice: int) -> int:
     """Hashes seed and choice to 64 bits."""
     packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
-
-
-WORD = 2**64 - 1
-"""Keeps the low 64 bits of a sum or product."""
 
 
 def draw_one_uniform(key: int, position: int) -> float:

@@ -14,6 +14,15 @@ from typing import TypedDict
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All IPv6 addresses that are given to hosts of the internet."""
+
+NAT64_ADDRESSES = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses that a NAT64 turns into the IPv4 address in their last four bytes."""
+
+NUMERIC_HOST = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.?")
+"""A host of one to four decimal or hexadecimal numbers, which some programs read as an IPv4 address."""
+
 
 class ResolvedAddress(TypedDict):
     """One address of a name, in the form that aiohttp's resolvers have."""
@@ -28,15 +37,6 @@ class ResolvedAddress(TypedDict):
 
 LookUp = Callable[[str, int, int], list[ResolvedAddress]]
 """Resolves a name, its port and its family of addresses. Raises OSError."""
-
-GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All IPv6 addresses that are given to hosts of the internet."""
-
-NAT64_ADDRESSES = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv6 addresses that a NAT64 turns into the IPv4 address in their last four bytes."""
-
-NUMERIC_HOST = re.compile(r"(0[xX][0-9a-fA-F]*|\d+)(\.(0[xX][0-9a-fA-F]*|\d+)){0,3}\.?")
-"""A host of one to four decimal or hexadecimal numbers, which some programs read as an IPv4 address."""
 
 
 class AddressRefused(OSError):

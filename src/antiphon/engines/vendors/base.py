@@ -58,13 +58,18 @@ COUNTED_AT_ONCE = 1 << 20
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
+NULL, EMPTY = Raw(b"null"), (Raw(b"{}"), Raw(b"[]"))
+
+CONTENT_FLAGGED = "content_flagged"
+"""The kind of an error about a prompt that a vendor's moderation refused."""
+
+MAX_TOKENS = 1 << 31
+"""A bound that is larger than the tokens of any request."""
+
 
 class Wire(Struct, gc=False):
     """A part of a vendor's answer. The garbage collector does not follow it, because it visits the objects of
     a large answer many times while they are made."""
-
-
-NULL, EMPTY = Raw(b"null"), (Raw(b"{}"), Raw(b"[]"))
 
 
 def require_bounded(data: bytes, max_objects: int, max_values: int) -> None:
@@ -160,10 +165,6 @@ class UpstreamCall(Value, frozen=True):
     instead."""
 
 
-CONTENT_FLAGGED = "content_flagged"
-"""The kind of an error about a prompt that a vendor's moderation refused."""
-
-
 class VendorError(Value, frozen=True):
     """An error that a vendor reports in a body, or in an event of a stream."""
 
@@ -248,10 +249,6 @@ class UpstreamDialect(Protocol):
     def decode_models(self, body: bytes) -> tuple[str, ...]:
         """Returns the names in a list of models. Raises ValueError or msgspec.MsgspecError if it cannot be
         read."""
-
-
-MAX_TOKENS = 1 << 31
-"""A bound that is larger than the tokens of any request."""
 
 
 def is_possible(usage: Usage) -> bool:

@@ -98,20 +98,6 @@ CONDITIONAL_NAMES = (
 RERANK_NAMES = frozenset((RERANK, TOKENS_PER_DOCUMENT))
 """Names for rankings of documents and their parameter, among the parameters that a provider takes."""
 
-
-def list_sampling_options(sampling: SamplingOptions, supported: frozenset[str] = frozenset()) -> list[str]:
-    """Returns the names of the sampling options that have an effect. Includes an option in `supported`, which
-    the vendor's model takes, even if its value has no effect here: the vendor's default may be another
-    value."""
-    if sampling == NO_SAMPLING:
-        return []
-    return [
-        SAMPLING_NAMES.get(name, name)
-        for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True)
-        if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value)
-    ]
-
-
 REASONING_SUMMARY = "reasoning.summary"
 """The summary that OpenAI's Responses API writes of the reasoning, not for every organization."""
 
@@ -167,6 +153,19 @@ CONVERSATION_PARAMETERS = {
 get_conversation_options = attrgetter(*CONVERSATION_PARAMETERS.values())
 
 NO_CONVERSATION_OPTIONS = get_conversation_options(Conversation(()))
+
+
+def list_sampling_options(sampling: SamplingOptions, supported: frozenset[str] = frozenset()) -> list[str]:
+    """Returns the names of the sampling options that have an effect. Includes an option in `supported`, which
+    the vendor's model takes, even if its value has no effect here: the vendor's default may be another
+    value."""
+    if sampling == NO_SAMPLING:
+        return []
+    return [
+        SAMPLING_NAMES.get(name, name)
+        for name, value in zip(sampling.__struct_fields__, astuple(sampling), strict=True)
+        if value is not None and (name in supported or DEFAULTS.get(name, UNSET) != value)
+    ]
 
 
 def list_output_parameters(output: Output) -> list[str]:

@@ -26,6 +26,18 @@ __all__ = (
     "merge_profile",
 )
 
+TokenLimit = Literal["max_tokens", "max_completion_tokens"]
+
+SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3}|latest)")
+"""The end of a snapshot's name, after the model's name: `-2025-08-07`, `-20250929`, `-0709`, `-001`."""
+
+MAX_CACHED_LOOKUPS = 1024
+"""The most cached results of `find_profile`. Callers choose the names that match a pattern, so the cache
+needs a bound."""
+
+REFUSED = "refused"
+"""The only key of models.toml that is not a vendor: the sets of refused parameters."""
+
 
 class VendorProfile(Struct, frozen=True):
     """The features of one model of a vendor. None means unknown."""
@@ -87,9 +99,6 @@ def build_profile(profile: VendorProfile, provider: str, engine: str, refused: f
         source=profile.source,
         provider=provider,
     )
-
-
-TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 
 
 class ProviderPreset(Value, frozen=True, forbid_unknown_fields=True):
@@ -157,17 +166,6 @@ def find_preset(name: str) -> ProviderPreset | None:
 def list_presets() -> tuple[str, ...]:
     """Returns the names of all presets."""
     return tuple(read_presets())
-
-
-SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3}|latest)")
-"""The end of a snapshot's name, after the model's name: `-2025-08-07`, `-20250929`, `-0709`, `-001`."""
-
-MAX_CACHED_LOOKUPS = 1024
-"""The most cached results of `find_profile`. Callers choose the names that match a pattern, so the cache
-needs a bound."""
-
-REFUSED = "refused"
-"""The only key of models.toml that is not a vendor: the sets of refused parameters."""
 
 
 class ProfileEntry(Value, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,46 @@ NAME, REASONING = "name", "reasoning"
 PART_OF_KEY = {"name": NAME, "reasoning": REASONING, "reasoning_content": REASONING, "thinking": REASONING}
 """The part of a message that each of its keys contains. Several keys contain the same part."""
 
+PLAIN_FILTERS = (
+    "abs batch count d default dictsort first float format groupby indent int items join last length list "
+    "map max min reject rejectattr replace reverse round select selectattr slice sort string sum trim "
+    "truncate unique wordcount"
+).split()
+"""The filters of jinja2 that templates may use."""
+
+STRING_METHODS = frozenset(
+    "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
+    "isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
+    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
+)
+"""Methods of texts that a template may call."""
+
+LETTER_CASE_FILTERS = frozenset("capitalize casefold lower swapcase title upper".split())
+"""Methods of texts, and filters, that change upper and lower case."""
+
+MOST_SECONDS = 5.0
+"""The most seconds of one rendering in this process. The proof takes at most two seconds, but a machine can
+be slow."""
+
+MOST_ITEMS = 4_000_000
+"""The most characters or items in the result of one operator."""
+
+MOST_BITS = 4096
+"""The most bits of an integer. Larger integers are slow to print."""
+
+LARGE_WIDTH = re.compile(r"\d{3,}|\*")
+"""A width or precision in a format, if it has more than two digits or comes from an argument."""
+
+NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
+"""Characters that `ensure_ascii` escapes. Private-use characters are excluded, because the shield uses
+them."""
+
+PRINTABLE = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
+"""The types that a template can print."""
+
+TIME_LIMIT_FILTER = "_timed"
+_deadline: ContextVar[float] = ContextVar("deadline")
+
 
 class FieldUsage:
     """The parts that the templates of one request have read."""
@@ -140,44 +180,6 @@ class WatchedMessage(dict[str, object]):
         return super().__repr__()
 
 
-PLAIN_FILTERS = (
-    "abs batch count d default dictsort first float format groupby indent int items join last length list "
-    "map max min reject rejectattr replace reverse round select selectattr slice sort string sum trim "
-    "truncate unique wordcount"
-).split()
-"""The filters of jinja2 that templates may use."""
-
-STRING_METHODS = frozenset(
-    "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
-    "isnumeric isspace istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind "
-    "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
-)
-"""Methods of texts that a template may call."""
-
-LETTER_CASE_FILTERS = frozenset("capitalize casefold lower swapcase title upper".split())
-"""Methods of texts, and filters, that change upper and lower case."""
-
-MOST_SECONDS = 5.0
-"""The most seconds of one rendering in this process. The proof takes at most two seconds, but a machine can
-be slow."""
-
-MOST_ITEMS = 4_000_000
-"""The most characters or items in the result of one operator."""
-
-MOST_BITS = 4096
-"""The most bits of an integer. Larger integers are slow to print."""
-
-LARGE_WIDTH = re.compile(r"\d{3,}|\*")
-"""A width or precision in a format, if it has more than two digits or comes from an argument."""
-
-NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
-"""Characters that `ensure_ascii` escapes. Private-use characters are excluded, because the shield uses
-them."""
-
-PRINTABLE = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
-"""The types that a template can print."""
-
-
 class GenerationTag(Extension):
     """The tag `{% generation %}`. It marks the assistant's text for training, and does nothing here."""
 
@@ -258,9 +260,6 @@ def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str
 
 
 # --- loops --------------------------------------------------------------------------------------------------
-
-TIME_LIMIT_FILTER = "_timed"
-_deadline: ContextVar[float] = ContextVar("deadline")
 
 
 class LoopTimer(NodeTransformer):

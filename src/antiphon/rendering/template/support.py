@@ -41,6 +41,44 @@ PROBES_BOTH_ROLES = (
 Shows = Callable[[Conversation, str], bool]
 """Whether the prompt of a conversation contains a text."""
 
+PROBE_KEY, PROBE_VALUE = "probe_key", "probe_value"
+
+PROBE = ToolCall("a0b1c2d3e", "probe_function", json.dumps({PROBE_KEY: PROBE_VALUE}))
+
+RESULT = "probe_result"
+
+PROBE_TOOLS = Conversation(
+    (_USER,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
+)
+
+PROBE_CALL = Conversation(
+    (
+        _USER,
+        Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
+        Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
+    ),
+    tools=PROBE_TOOLS.tools,
+)
+
+CUT = "probe_cut"
+
+PROBE_CUT_CALL = Conversation(
+    (_USER, Message(Role.ASSISTANT, "", tool_calls=(replace(PROBE, arguments=f'{{"probe_key": "{CUT}'),))),
+    tools=PROBE_TOOLS.tools,
+)
+
+PROBE_REASONING = Conversation((_USER, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _USER))
+
+PROBE_TEXT = Conversation((Message(Role.USER, RESULT),))
+
+PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _USER))
+
+TOOLS_EXPLANATION = (
+    "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
+    "To call one, answer with its name and its arguments{form}, in this form:\n{call}\n"
+    "The result then comes between <tool_response> and </tool_response>."
+)
+
 
 class RoleSupport(Struct, frozen=True):
     """How a template treats system messages."""
@@ -137,45 +175,6 @@ def _join_users(first: Message, second: Message) -> Message:
         )
     name = first.name or second.name
     return replace(first, text=f"{first.text}\n\n{second.text}", name=name, content=content)
-
-
-PROBE_KEY, PROBE_VALUE = "probe_key", "probe_value"
-
-PROBE = ToolCall("a0b1c2d3e", "probe_function", json.dumps({PROBE_KEY: PROBE_VALUE}))
-
-RESULT = "probe_result"
-
-PROBE_TOOLS = Conversation(
-    (_USER,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
-)
-
-PROBE_CALL = Conversation(
-    (
-        _USER,
-        Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
-        Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
-    ),
-    tools=PROBE_TOOLS.tools,
-)
-
-CUT = "probe_cut"
-
-PROBE_CUT_CALL = Conversation(
-    (_USER, Message(Role.ASSISTANT, "", tool_calls=(replace(PROBE, arguments=f'{{"probe_key": "{CUT}'),))),
-    tools=PROBE_TOOLS.tools,
-)
-
-PROBE_REASONING = Conversation((_USER, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _USER))
-
-PROBE_TEXT = Conversation((Message(Role.USER, RESULT),))
-
-PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _USER))
-
-TOOLS_EXPLANATION = (
-    "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
-    "To call one, answer with its name and its arguments{form}, in this form:\n{call}\n"
-    "The result then comes between <tool_response> and </tool_response>."
-)
 
 
 class TemplateSupport(Struct, frozen=True):

@@ -50,6 +50,21 @@ ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 
 DAMAGED_ARCHIVE = "a damaged archive"
 
+UNREAD_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"\x7fELF", "a program"),
+    (b"{\\rtf", "an RTF document"),
+    (b"%!PS", "a PostScript document"),
+)
+"""The first bytes of common formats that ingest does not read."""
+
 
 class DocumentFormat(StrEnum):
     """A kind of file that ingest reads."""
@@ -181,21 +196,6 @@ OFFICE_PARTS = {
     "xl/workbook.xml": F.XLSX,
 }
 """The part of the archive that identifies each kind of Office file."""
-
-UNREAD_SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF87a", "a GIF image"),
-    (b"GIF89a", "a GIF image"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"\xfd7zXZ\x00", "an xz archive"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"Rar!\x1a\x07", "a RAR archive"),
-    (b"\x7fELF", "a program"),
-    (b"{\\rtf", "an RTF document"),
-    (b"%!PS", "a PostScript document"),
-)
-"""The first bytes of common formats that ingest does not read."""
 
 
 def detect_format(data: bytes, file_name: str, media_type: str = "") -> DocumentFormat:

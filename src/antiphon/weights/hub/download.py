@@ -64,6 +64,18 @@ MOST_NAMES = 40
 TEMPORARY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses of temporary errors."""
 
+FIELDS = {"revision": "hf_revision", "token": "hf_token"}
+"""The request field for each `param` of a hub error. For any other `param` it is `model_name`."""
+
+MAX_LISTED = 8
+"""The most file names in an error."""
+
+LARGEST_CONFIG = 1 << 20
+"""The most bytes of a configuration in which the name of the base model is looked up."""
+
+UNREACHED = "the hub does not respond, fails, or received too many requests"
+"""The cause for the log, without the caller's repository."""
+
 
 class Stage(StrEnum):
     """The stage of a fetch."""
@@ -420,19 +432,6 @@ def _compute_digest(path: Path, remote: RemoteFile, on_progress: Callable[[int],
             done_bytes += len(chunk)
             on_progress(done_bytes)
     return digest.hexdigest()
-
-
-FIELDS = {"revision": "hf_revision", "token": "hf_token"}
-"""The request field for each `param` of a hub error. For any other `param` it is `model_name`."""
-
-MAX_LISTED = 8
-"""The most file names in an error."""
-
-LARGEST_CONFIG = 1 << 20
-"""The most bytes of a configuration in which the name of the base model is looked up."""
-
-UNREACHED = "the hub does not respond, fails, or received too many requests"
-"""The cause for the log, without the caller's repository."""
 
 
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:

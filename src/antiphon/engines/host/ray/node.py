@@ -46,6 +46,30 @@ TOKEN_REFUSAL = "UNAUTHENTICATED InvalidAuthToken"
 MAX_REFUSAL = 200
 """The most characters of a refusal in a message."""
 
+STARTED = b"Ray runtime started"
+"""The line of `ray start` after which drivers can connect."""
+
+OBJECT_STORE_BYTES = 100 * 1024 * 1024
+"""Memory for Ray's objects. Nothing here passes objects; Ray would take 30 % of the memory."""
+
+END_DEADLINE = 2.0
+"""Seconds that Ray's processes get to end by themselves."""
+
+RETRY_PAUSE = 3.0
+"""Seconds between two attempts to reach a cluster that could be reached before."""
+
+SLOW_START = "timed out during startup"
+"""The words in the last message of `ray start` if one of Ray's processes started too slowly."""
+
+MAX_STARTS = 3
+"""The most starts of Ray. A second start is faster, since Ray's files are in the system's cache."""
+
+ERROR = re.compile(r"([\w.]+\.)?\w*(Error|Exception): ")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+MAX_LINES = 40
+"""The most lines of `ray start` that are kept to tell why it failed."""
+
 
 def probe_cluster(cluster: ClusterAddress) -> None:
     """Checks that the cluster can be joined. Raises StartupError with the remedy.
@@ -190,31 +214,6 @@ def fetch_machines(cluster: ClusterAddress) -> list[dict[str, float]]:
     nodes = messages.GetAllNodeInfoReply.FromString(reply).node_info_list
     alive = gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
     return [dict(node.resources_total) for node in nodes if node.state == alive]
-
-
-STARTED = b"Ray runtime started"
-"""The line of `ray start` after which drivers can connect."""
-
-OBJECT_STORE_BYTES = 100 * 1024 * 1024
-"""Memory for Ray's objects. Nothing here passes objects; Ray would take 30 % of the memory."""
-
-END_DEADLINE = 2.0
-"""Seconds that Ray's processes get to end by themselves."""
-
-RETRY_PAUSE = 3.0
-"""Seconds between two attempts to reach a cluster that could be reached before."""
-
-SLOW_START = "timed out during startup"
-"""The words in the last message of `ray start` if one of Ray's processes started too slowly."""
-
-MAX_STARTS = 3
-"""The most starts of Ray. A second start is faster, since Ray's files are in the system's cache."""
-
-ERROR = re.compile(r"([\w.]+\.)?\w*(Error|Exception): ")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-MAX_LINES = 40
-"""The most lines of `ray start` that are kept to tell why it failed."""
 
 
 def main() -> None:

@@ -46,6 +46,23 @@ from antiphon.telemetry.logs import describe_exception, record
 CALL_NUMBER = 0
 """The call number in every message. It needs no meaning here, because Ray matches replies to calls."""
 
+_ENCODER = msgspec.msgpack.Encoder()
+
+_REPLIES = msgspec.msgpack.Decoder(Reply)
+
+LOAD_FAILED = "antiphon cannot load: "
+"""The text before an encoded error in Ray Serve's messages, which repeat an exception as text."""
+
+HEALTH_DEADLINE = 10.0
+"""Seconds in which the engine must report its load."""
+
+EXIT_DELAY = 0.2
+"""Seconds between the last replies of a dead engine and the end of the process, so that the replies
+arrive."""
+
+ENGINE_LOST = 4
+"""Exit status of a replica whose engine no longer answers."""
+
 
 class ReplicaCall(Frame, tag=1):
     """A call to one replica."""
@@ -64,9 +81,7 @@ class ReplicaReply(Frame, tag=1):
     reply: Reply
 
 
-_ENCODER = msgspec.msgpack.Encoder()
 _CALLS = msgspec.msgpack.Decoder(ReplicaCall)
-_REPLIES = msgspec.msgpack.Decoder(Reply)
 _REPLICA_REPLIES = msgspec.msgpack.Decoder(ReplicaReply)
 
 
@@ -123,9 +138,6 @@ def decode_replica_reply(frame: bytes) -> ReplicaReply:
 
 # --- deployments and load errors ----------------------------------------------------------------------------
 
-LOAD_FAILED = "antiphon cannot load: "
-"""The text before an encoded error in Ray Serve's messages, which repeat an exception as text."""
-
 
 def encode_spec(spec: DeploymentSpec) -> bytes:
     """Encodes a deployment for its replicas. Equal deployments give equal bytes."""
@@ -151,17 +163,6 @@ def find_load_error(message: str) -> AntiphonError | None:
         return msgspec.json.decode(rest.splitlines()[0], type=ErrorReport).to_exception()
     except (msgspec.DecodeError, IndexError):
         return None
-
-
-HEALTH_DEADLINE = 10.0
-"""Seconds in which the engine must report its load."""
-
-EXIT_DELAY = 0.2
-"""Seconds between the last replies of a dead engine and the end of the process, so that the replies
-arrive."""
-
-ENGINE_LOST = 4
-"""Exit status of a replica whose engine no longer answers."""
 
 
 class EngineReplica:

@@ -68,6 +68,39 @@ ORIGINAL_OPTIONS = ("thinking", "output_config", "output_format")
 
 NULL = b"null"
 
+PARAMETERS = frozenset(
+    """
+    max_tokens temperature top_p top_k stop response_format reasoning_effort thinking_token_budget tools
+    tool_choice parallel_tool_calls continue_final_message service_tier
+    """.split()
+)
+"""The parameters of the Messages API, by OpenAI's names."""
+
+USED_FIELDS = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
+"""Fields that local engines ignore, but that this vendor uses."""
+
+EXTRA_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
+"""Parameters that other servers with this format can take in addition. They are sent under the same names."""
+
+BETA_HEADER = "anthropic-beta"
+"""The header that turns on features before they are final."""
+
+MAX_BUFFERED_OUTPUT = 21_333
+"""The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
+closes a connection that is silent for ten minutes. So a request for a longer answer is streamed, even if the
+caller wants the answer whole."""
+
+NO_EFFORT = "none"
+
+EFFORTS = frozenset(get_args(Effort))
+
+SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
+"""The vendor's name of each tier."""
+
+JSON = msgspec.json.Encoder()
+
+TOP_P = "top_p"
+
 
 def find_original(request: GenerationRequest) -> MessagesBody | None:
     """Returns the body whose conversation the vendor gets unchanged. None if the request did not come by the
@@ -297,40 +330,6 @@ def require_text(message: Message) -> None:
             raise UnsupportedParameter(
                 f"{part.field}: this vendor takes images only from users and tools", param=part.field
             )
-
-
-PARAMETERS = frozenset(
-    """
-    max_tokens temperature top_p top_k stop response_format reasoning_effort thinking_token_budget tools
-    tool_choice parallel_tool_calls continue_final_message service_tier
-    """.split()
-)
-"""The parameters of the Messages API, by OpenAI's names."""
-
-USED_FIELDS = frozenset({THINKING_BLOCKS, EXTRA_HEADERS, TOOL_MARK, CONTENT_MARK})
-"""Fields that local engines ignore, but that this vendor uses."""
-
-EXTRA_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) - {"logit_bias", "mirostat"}
-"""Parameters that other servers with this format can take in addition. They are sent under the same names."""
-
-BETA_HEADER = "anthropic-beta"
-"""The header that turns on features before they are final."""
-
-MAX_BUFFERED_OUTPUT = 21_333
-"""The most output tokens of an answer that is not streamed. The vendor makes 128,000 tokens in an hour, and
-closes a connection that is silent for ten minutes. So a request for a longer answer is streamed, even if the
-caller wants the answer whole."""
-
-NO_EFFORT = "none"
-
-EFFORTS = frozenset(get_args(Effort))
-
-SERVICE_TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
-"""The vendor's name of each tier."""
-
-JSON = msgspec.json.Encoder()
-
-TOP_P = "top_p"
 
 
 def encode_request(request: GenerationRequest, model: VendorModel, attributes: Attributes) -> UpstreamCall:

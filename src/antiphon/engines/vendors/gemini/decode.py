@@ -53,6 +53,36 @@ from antiphon.engines.vendors.gemini.wire_types import (
 )
 from antiphon.engines.vendors.parameters import shows_reasoning
 
+FINISHES: Mapping[str, FinishReason] = MappingProxyType(
+    {"STOP": FinishReason.STOP, "MAX_TOKENS": FinishReason.LENGTH, "CONTINUATION": FinishReason.LENGTH}
+    | dict.fromkeys(
+        (
+            "SAFETY",
+            "RECITATION",
+            "BLOCKLIST",
+            "PROHIBITED_CONTENT",
+            "SPII",
+            "IMAGE_SAFETY",
+            "IMAGE_PROHIBITED_CONTENT",
+            "IMAGE_RECITATION",
+            "MODEL_ARMOR",
+            "ESCALATION",
+        ),
+        FinishReason.CONTENT_FILTER,
+    )
+)
+"""The finish reason of each of Gemini's reasons that ends an answer. Every other reason is a failure."""
+
+CALLER_FAULTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
+"""The HTTP status of the failures that the caller can correct."""
+
+KEY_INVALID = "API_KEY_INVALID"
+"""Gemini's reason for a wrong key, for which its status is 400."""
+
+read_answers = msgspec.json.Decoder(GeminiAnswer | list[GeminiAnswer]).decode
+"""Reads an answer, a chunk or an error; or a list of them, which is Gemini's form of a stream without
+server-sent events."""
+
 
 def build_block(offset: int, text: str, thought: bool, signature: str) -> Mapping[str, object]:
     """Returns the block of a signed text. `offset`: the characters before it."""
@@ -91,37 +121,6 @@ def encode_part(part: SignedPart) -> dict[str, Any]:
     """Returns a signed part as Gemini sent it, even with an empty text."""
     encoded: dict[str, Any] = {"text": part.text, "thoughtSignature": part.thought_signature}
     return encoded | ({"thought": True} if part.thought else {})
-
-
-FINISHES: Mapping[str, FinishReason] = MappingProxyType(
-    {"STOP": FinishReason.STOP, "MAX_TOKENS": FinishReason.LENGTH, "CONTINUATION": FinishReason.LENGTH}
-    | dict.fromkeys(
-        (
-            "SAFETY",
-            "RECITATION",
-            "BLOCKLIST",
-            "PROHIBITED_CONTENT",
-            "SPII",
-            "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT",
-            "IMAGE_RECITATION",
-            "MODEL_ARMOR",
-            "ESCALATION",
-        ),
-        FinishReason.CONTENT_FILTER,
-    )
-)
-"""The finish reason of each of Gemini's reasons that ends an answer. Every other reason is a failure."""
-
-CALLER_FAULTS: Mapping[str, int] = MappingProxyType({"MISSING_THOUGHT_SIGNATURE": 400})
-"""The HTTP status of the failures that the caller can correct."""
-
-KEY_INVALID = "API_KEY_INVALID"
-"""Gemini's reason for a wrong key, for which its status is 400."""
-
-read_answers = msgspec.json.Decoder(GeminiAnswer | list[GeminiAnswer]).decode
-"""Reads an answer, a chunk or an error; or a list of them, which is Gemini's form of a stream without
-server-sent events."""
 
 
 def decode_error(body: bytes) -> VendorError:

@@ -66,6 +66,44 @@ MEDIA_TYPES = {
 read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """Checks that a text is a JSON object."""
 
+SAMPLING = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "top_k": "topK",
+    "seed": "seed",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+"""Gemini's names of sampling options."""
+
+PARAMETERS = frozenset(SAMPLING) | frozenset(
+    "max_tokens n stop logprobs response_format reasoning_effort thinking_token_budget tools tool_choice "
+    "service_tier".split()
+)
+"""The parameters of generateContent."""
+
+LEVELS = {
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "XHIGH",
+}
+"""Gemini's levels of thinking, by efforts."""
+
+NO_EFFORT = "none"
+
+SERVICE_TIERS = {"default": "standard", "standard": "standard", "flex": "flex", "priority": "priority"}
+"""Gemini's tiers, by OpenAI's names. For `auto`, no tier is sent."""
+
+SEEDS = range(-(1 << 31), 1 << 31)
+"""Seeds that Gemini takes."""
+
+RESOURCES = ("models/", "tunedModels/")
+"""The collections of models, which begin a model's full name. The first one is the default."""
+
+JSON = msgspec.json.Encoder()
+
 
 def encode_messages(messages: Sequence[Message], ignored: list[str]) -> Body:
     """Returns `systemInstruction` and `contents`. Adds the names of ignored parts to `ignored`. Raises a
@@ -239,45 +277,6 @@ def _encode_output(text: str) -> object:
     except (msgspec.MsgspecError, UnicodeError):
         return {"output": text}
     return msgspec.Raw(text.encode())
-
-
-SAMPLING = {
-    "temperature": "temperature",
-    "top_p": "topP",
-    "top_k": "topK",
-    "seed": "seed",
-    "presence_penalty": "presencePenalty",
-    "frequency_penalty": "frequencyPenalty",
-}
-"""Gemini's names of sampling options."""
-
-PARAMETERS = frozenset(SAMPLING) | frozenset(
-    "max_tokens n stop logprobs response_format reasoning_effort thinking_token_budget tools tool_choice "
-    "service_tier".split()
-)
-"""The parameters of generateContent."""
-
-LEVELS = {
-    "minimal": "MINIMAL",
-    "low": "LOW",
-    "medium": "MEDIUM",
-    "high": "HIGH",
-    "xhigh": "XHIGH",
-}
-"""Gemini's levels of thinking, by efforts."""
-
-NO_EFFORT = "none"
-
-SERVICE_TIERS = {"default": "standard", "standard": "standard", "flex": "flex", "priority": "priority"}
-"""Gemini's tiers, by OpenAI's names. For `auto`, no tier is sent."""
-
-SEEDS = range(-(1 << 31), 1 << 31)
-"""Seeds that Gemini takes."""
-
-RESOURCES = ("models/", "tunedModels/")
-"""The collections of models, which begin a model's full name. The first one is the default."""
-
-JSON = msgspec.json.Encoder()
 
 
 def build_path(model: str, method: str) -> str:

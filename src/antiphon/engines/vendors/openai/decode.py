@@ -59,6 +59,33 @@ from antiphon.engines.vendors.parameters import shows_reasoning
 TOKEN_NUMBERS = dict[str, float]
 """The alternatives of a token of a text completion, with their log-probabilities."""
 
+DONE = b"[DONE]"
+
+FINISHES: Mapping[str, FinishReason] = MappingProxyType(
+    {
+        "stop": FinishReason.STOP,
+        "eos": FinishReason.STOP,
+        "length": FinishReason.LENGTH,
+        "model_length": FinishReason.LENGTH,
+        "tool_calls": FinishReason.TOOL_CALLS,
+        "function_call": FinishReason.TOOL_CALLS,
+        "content_filter": FinishReason.CONTENT_FILTER,
+    }
+)
+
+MAX_UNREPORTED = 65_536
+"""The most output tokens that are believed if only `total_tokens` says so, if the caller sets no maximum."""
+
+EMPTY_MESSAGE = MessageWire()
+
+ESTIMATED_START = Started(0, source=UsageSource.ESTIMATED)
+
+JSON_MARK = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""An escape, a quotation mark or a bracket in JSON."""
+
+read_answer = msgspec.json.Decoder(AnswerWire).decode
+read_text = msgspec.json.Decoder(str).decode
+
 
 def count_alternatives(output: Output) -> int | None:
     """Returns how many alternatives of a token the caller gets. None means all that the vendor sends."""
@@ -109,31 +136,6 @@ def _find_offsets(tokens: Sequence[str], reported: Sequence[int] | None, offset:
     return accumulate(map(len, tokens[:-1]), initial=offset) if tokens else ()
 
 
-DONE = b"[DONE]"
-
-FINISHES: Mapping[str, FinishReason] = MappingProxyType(
-    {
-        "stop": FinishReason.STOP,
-        "eos": FinishReason.STOP,
-        "length": FinishReason.LENGTH,
-        "model_length": FinishReason.LENGTH,
-        "tool_calls": FinishReason.TOOL_CALLS,
-        "function_call": FinishReason.TOOL_CALLS,
-        "content_filter": FinishReason.CONTENT_FILTER,
-    }
-)
-
-MAX_UNREPORTED = 65_536
-"""The most output tokens that are believed if only `total_tokens` says so, if the caller sets no maximum."""
-
-EMPTY_MESSAGE = MessageWire()
-
-ESTIMATED_START = Started(0, source=UsageSource.ESTIMATED)
-
-JSON_MARK = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""An escape, a quotation mark or a bracket in JSON."""
-
-
 class GoogleContentWire(Wire):
     """Google's part of a call's `extra_content`."""
 
@@ -146,8 +148,6 @@ class ExtraContentWire(Wire):
     google: GoogleContentWire | None = None
 
 
-read_answer = msgspec.json.Decoder(AnswerWire).decode
-read_text = msgspec.json.Decoder(str).decode
 read_extra_content = msgspec.json.Decoder(ExtraContentWire).decode
 
 

@@ -21,6 +21,22 @@ from antiphon.engines.vendors.base import (
 
 NOTHING = Raw()
 
+STATUSES: Mapping[str, int] = MappingProxyType(
+    {
+        "rate_limit_exceeded": 429,
+        "rate_limit_error": 429,
+        "insufficient_quota": 429,
+        "invalid_request_error": 400,
+        "invalid_prompt": 400,
+        "context_length_exceeded": 400,
+        "authentication_error": 401,
+        "overloaded_error": 503,
+        "server_overloaded": 503,
+        "engine_unavailable": 503,
+    }
+)
+"""The HTTP status that belongs to a code or type of an error inside a stream."""
+
 
 class FunctionWire(Wire):
     """The function of a call, or a part of it."""
@@ -201,22 +217,6 @@ class ModelsWire(Wire):
 
 
 read_error = msgspec.json.Decoder(ErrorAnswer).decode
-
-STATUSES: Mapping[str, int] = MappingProxyType(
-    {
-        "rate_limit_exceeded": 429,
-        "rate_limit_error": 429,
-        "insufficient_quota": 429,
-        "invalid_request_error": 400,
-        "invalid_prompt": 400,
-        "context_length_exceeded": 400,
-        "authentication_error": 401,
-        "overloaded_error": 503,
-        "server_overloaded": 503,
-        "engine_unavailable": 503,
-    }
-)
-"""The HTTP status that belongs to a code or type of an error inside a stream."""
 
 
 def decode_error(body: bytes) -> VendorError:
