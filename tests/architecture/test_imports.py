@@ -27,6 +27,9 @@ LAYERS = {
     "antiphon.engines.route_state": 2,
     "antiphon.engines.sampling": 2,
     "antiphon.dialects.base": 2,
+    "antiphon.dialects.calls": 2,
+    "antiphon.dialects.http_types": 2,
+    "antiphon.dialects.services": 2,
     "antiphon.retrieval.base": 2,
     "antiphon.retrieval.knowledge": 2,
     "antiphon.store.base": 2,
@@ -93,7 +96,8 @@ def is_other_product(name: str, target: str) -> bool:
     if not (covers("antiphon.dialects", name) and covers("antiphon.dialects", target)):
         return False
     ours, theirs = ((*each.split("."), "")[2] for each in (name, target))
-    return theirs not in ("", "base", "common") and ours != theirs
+    shared = ("", "base", "calls", "common", "http_types", "services")
+    return theirs not in shared and ours != theirs
 
 
 def edges(module: Module, known: frozenset[str]) -> Iterator[tuple[ast.stmt, str]]:

@@ -48,6 +48,7 @@ SEAMS = (
     "antiphon.domain",
     "antiphon.engines.base",
     "antiphon.dialects.base",
+    "antiphon.dialects.services",
     "antiphon.store.base",
     "antiphon.auth.base",
     "antiphon.retrieval.base",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import NO_ATTRIBUTION, Attribution
+from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import AntiphonError, InvalidValue

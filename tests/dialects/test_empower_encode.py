@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.empower.dialect import Empower, EmpowerChatCompletions
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Finished,

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.base import ModelEntry, ResponseMeta
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import (
     Fireworks,
@@ -15,6 +14,7 @@ from antiphon.dialects.fireworks.dialect import (
     FireworksCompletions,
     FireworksModels,
 )
+from antiphon.dialects.services import ModelEntry, ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Finished,

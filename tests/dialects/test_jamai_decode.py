@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, Overflow

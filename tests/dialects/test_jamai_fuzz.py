@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import Request
+from antiphon.dialects.http_types import Request
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank
 from antiphon.dialects.jamai.errors import encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.fields import TABLES, JamaiScope

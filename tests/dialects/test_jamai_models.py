@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from antiphon.dialects.base import ModelEntry
 from antiphon.dialects.jamai.models import build_id, build_model, find_capable, list_capabilities
+from antiphon.dialects.services import ModelEntry
 from antiphon.domain.models import Profile
 from antiphon.domain.request import EmbeddingFacts, Pooling
 from antiphon.domain.values import replace

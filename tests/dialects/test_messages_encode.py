@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.messages.encode import MessagesStreamEncoder, encode_error, encode_message
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import collect
 from antiphon.domain.events import (
     Event,

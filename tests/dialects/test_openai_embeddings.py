@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import EmbeddingCall
+from antiphon.dialects.calls import EmbeddingCall
 from antiphon.dialects.common.embeddings import MAX_INPUTS
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.domain.request import EmbeddingRequest, Embeddings, RawPrompt

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     CandidateTokens,

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import RerankCall, ResponseMeta
+from antiphon.dialects.calls import RerankCall
 from antiphon.dialects.common.request_types import MAX_RANKED
 from antiphon.dialects.openai.rerank import Rerank
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.request import Ranking, RerankRequest
 from antiphon.errors import (
     AntiphonError,

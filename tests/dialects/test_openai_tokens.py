@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, PromptTokens, TokenizeCall
+from antiphon.dialects.calls import ApplyCall, DetokenizeCall, TokenizeCall
 from antiphon.dialects.openai import tokens
 from antiphon.dialects.openai.dialect import OpenAIModels, decode_text
+from antiphon.dialects.services import ModelEntry, PromptTokens
 from antiphon.domain.fields import MAX_IDS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt

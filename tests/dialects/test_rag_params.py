@@ -5,12 +5,12 @@ import json
 import msgspec
 import pytest
 
-from antiphon.dialects.base import ResponseMeta
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import encode_chat
 from antiphon.dialects.fireworks import decode as fireworks
 from antiphon.dialects.jamai.decode import decode_chat as decode_jamai
 from antiphon.dialects.openai.dialect import decode_chat, decode_text
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import FinishReason, Started, Usage
 from antiphon.domain.retrieval import ReferencedChunk, References, Retrieval, UnknownCitations

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import ResponseMeta
 from antiphon.dialects.responses.custom_input import CustomInputReader
 from antiphon.dialects.responses.encode import (
     ResponseBuilder,
@@ -19,6 +18,7 @@ from antiphon.dialects.responses.encode import (
     encode_response,
 )
 from antiphon.dialects.responses.wire_types import AnswerReasoning, TextDeltaEvent
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.context import RequestProgress
 from antiphon.domain.events import (
     Event,

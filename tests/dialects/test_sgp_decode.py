@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.domain.memory import LastMessages
 from antiphon.domain.messages import CacheControl, MediaContent, Message, Role

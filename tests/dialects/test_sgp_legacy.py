@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.sgp.legacy import (
     LegacyStreamEncoder,
     build_chat_answer,

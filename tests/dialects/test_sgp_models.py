@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.dialects.base import ModelEntry
+from antiphon.dialects.services import ModelEntry
 from antiphon.dialects.sgp.dialect import build_model, build_model_page, read_query
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.domain.models import Profile

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.empower.decode import decode_chat as empower_chat
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
 from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions, OpenAICompletions, decode_chat
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import collect
 from antiphon.domain.events import (
     Event,

@@ -6,19 +6,13 @@ import json
 import pytest
 
 from antiphon.auth.keyring import SettingsKey
-from antiphon.dialects.base import (
-    Description,
-    DialectDefaults,
-    Endpoint,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-)
+from antiphon.dialects.base import Description, DialectDefaults, Endpoint, RequestBody
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.response_types import ChatChunkChoice
+from antiphon.dialects.http_types import Request, Response
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import EngineDied

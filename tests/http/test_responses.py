@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.dialects.base import Endpoint, FileStream, Handler, Request, Response, Services
+from antiphon.dialects.base import Endpoint, Handler
+from antiphon.dialects.http_types import FileStream, Request, Response
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.services import Services
 from antiphon.engines.registry import ModelRegistry
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.dialects.base import Request
+from antiphon.dialects.http_types import Request
 
 SOON = 600
 """Looks, each after five milliseconds, in which what a request held is freed; stated: as it ends."""

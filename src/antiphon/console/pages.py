@@ -11,7 +11,9 @@ from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from antiphon.dialects.base import Endpoint, Handler, Headers, Request, Response, Services
+from antiphon.dialects.base import Endpoint, Handler
+from antiphon.dialects.http_types import Headers, Request, Response
+from antiphon.dialects.services import Services
 from antiphon.domain.values import Struct
 from antiphon.errors import RouteNotFound
 

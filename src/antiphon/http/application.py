@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 
 from antiphon.console.pages import declare_console
-from antiphon.dialects.base import Endpoint, EventStream, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import EventStream, Request, Response
 from antiphon.domain.context import AttributeValue, Span, Tracer
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.values import replace

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope
-from antiphon.dialects.base import PROJECT_HEADERS, USER_HEADERS, Request
+from antiphon.dialects.http_types import PROJECT_HEADERS, USER_HEADERS, Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.values import replace
 from antiphon.errors import (

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from antiphon.dialects.base import JSON, Request, RequestBody
+from antiphon.dialects.base import RequestBody
+from antiphon.dialects.http_types import JSON, Request
 from antiphon.errors import BodyTooLarge, RequestTimedOut, UnsupportedMediaType
 from antiphon.http.body_budget import BodyCounter
 from antiphon.http.in_flight import ClientLeft

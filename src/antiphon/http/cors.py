@@ -5,7 +5,7 @@ It only adds headers, which browsers obey. `OriginCheck` refuses requests of pag
 
 from collections.abc import Iterable, Mapping
 
-from antiphon.dialects.base import Response
+from antiphon.dialects.http_types import Response
 from antiphon.http.limit_headers import RATE_LIMIT_HEADERS
 from antiphon.http.protocol import HeaderList
 

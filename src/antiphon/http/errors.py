@@ -10,8 +10,9 @@ import logging
 import math
 from functools import cache
 
-from antiphon.dialects.base import Dialect, Endpoint, Request
+from antiphon.dialects.base import Dialect, Endpoint
 from antiphon.dialects.common.openapi_schemas import list_body_shapes, list_field_names, list_parameters
+from antiphon.dialects.http_types import Request
 from antiphon.errors import (
     AntiphonError,
     BudgetExceeded,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 
-from antiphon.dialects.base import Headers
+from antiphon.dialects.http_types import Headers
 from antiphon.domain.limits import LimitStatus, Measure, Window
 from antiphon.http.protocol import HeaderList
 

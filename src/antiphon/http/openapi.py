@@ -12,8 +12,10 @@ from functools import cache
 from typing import Any
 
 from antiphon import __version__
-from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint, Request, Response, Services
+from antiphon.dialects.base import Dialect, Endpoint
 from antiphon.dialects.common.openapi_schemas import BRACES, build_operation, build_schemas, list_shapes
+from antiphon.dialects.http_types import EVENT_STREAM, Request, Response
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.errors import (
     AntiphonError,

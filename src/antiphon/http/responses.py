@@ -11,7 +11,7 @@ does not read, the writer pauses the producer of events, and disconnects the cli
 import asyncio
 from collections.abc import Callable
 
-from antiphon.dialects.base import JSON, FileStream, Response
+from antiphon.dialects.http_types import JSON, FileStream, Response
 from antiphon.domain.values import Struct
 from antiphon.http.in_flight import ClientLeft
 from antiphon.http.protocol import Exchange, HeaderList

@@ -14,7 +14,9 @@ from contextlib import suppress
 from functools import partial
 
 from antiphon import __version__
-from antiphon.dialects.base import JSON, PLAIN, Endpoint, Handler, Headers, Request, Response, Services
+from antiphon.dialects.base import Endpoint, Handler
+from antiphon.dialects.http_types import JSON, PLAIN, Headers, Request, Response
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.domain.models import Load
 from antiphon.domain.values import Struct

@@ -6,17 +6,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from antiphon.dialects.base import (
-    ApplyCall,
+from antiphon.dialects.calls import ApplyCall, DetokenizeCall, LoadCall, TokenizeCall
+from antiphon.dialects.http_types import Request
+from antiphon.dialects.services import (
     DeploymentService,
-    DetokenizeCall,
-    LoadCall,
     ModelEntry,
     PromptTokens,
-    Request,
     ResponseMeta,
     ResponseStore,
-    TokenizeCall,
 )
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.events import EventGroup

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.sealing import KEY_BYTES, Sealer
-from antiphon.dialects.base import Dialect, Endpoint, TokenService
+from antiphon.dialects.base import Dialect, Endpoint
+from antiphon.dialects.services import TokenService
 from antiphon.domain.context import Clock, Context, SystemClock, Tracer
 from antiphon.domain.events import EventGroup
 from antiphon.domain.request import EmbeddingRequest, Embeddings, GenerationRequest, Ranking, RerankRequest

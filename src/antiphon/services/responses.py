@@ -53,7 +53,7 @@ class ResponseLimits(Value, frozen=True):
 
 
 class ResponseKeeper:
-    """`dialects.base.ResponseStore` over a backend; None keeps no responses."""
+    """`dialects.services.ResponseStore` over a backend; None keeps no responses."""
 
     def __init__(
         self,

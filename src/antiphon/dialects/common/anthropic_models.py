@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.dialects.base import Answer, ModelEntry, Request, Response, Services
+from antiphon.dialects.http_types import Answer, Request, Response
+from antiphon.dialects.services import ModelEntry, Services
 from antiphon.errors import InvalidValue
 
 VERSION_HEADER = b"anthropic-version"

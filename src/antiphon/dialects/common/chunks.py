@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.encode import (
     CHAT_PREFIX,
     FINISH_NAMES,
@@ -38,6 +38,8 @@ from antiphon.dialects.common.response_types import (
     ToolCallPart,
     UsageShape,
 )
+from antiphon.dialects.http_types import StreamEncoder
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain import events
 from antiphon.domain.events import (
     CandidateTokens,

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypedDict
 
 from antiphon.bodies.strict_json import describe_value, sanitize_key
-from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
+from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_constraint, shorten_names
 from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.memory_strategy import read_memory

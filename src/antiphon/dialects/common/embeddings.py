@@ -8,14 +8,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.dialects.base import (
-    Answer,
-    EmbeddingCall,
-    Request,
-    Response,
-    Services,
-)
+from antiphon.dialects.calls import EmbeddingCall
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers
+from antiphon.dialects.http_types import Answer, Request, Response
+from antiphon.dialects.services import Services
 from antiphon.domain.context import Origin
 from antiphon.domain.fields import MAX_IDS
 from antiphon.domain.request import Embeddings, RawPrompt

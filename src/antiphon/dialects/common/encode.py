@@ -15,7 +15,7 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.request_types import RagParams
 from antiphon.dialects.common.response_types import (
     AssistantMessage,
@@ -43,6 +43,7 @@ from antiphon.dialects.common.response_types import (
     TopLogprob,
     UsageShape,
 )
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration, Speech
 from antiphon.domain.events import FinishReason, Scores, TokenScore, Usage, UsageSource
 from antiphon.domain.retrieval import RETRIEVAL_FIELD, ReferencedChunk, References, Retrieval

@@ -7,30 +7,22 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from antiphon.dialects.base import (
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
+from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution, EmbeddingCall, GenerationCall, RerankCall
+from antiphon.dialects.common.field_table import INDEX
+from antiphon.dialects.http_types import (
     EVENT_STREAM,
     JSON,
-    NO_ATTRIBUTION,
     PROJECT_HEADERS,
     USER_HEADERS,
     Answer,
-    Attribution,
-    EmbeddingCall,
-    Endpoint,
     EventStream,
-    GenerationCall,
-    Handler,
     Headers,
-    ModelEntry,
     Request,
-    RequestBody,
-    RerankCall,
     Response,
-    ResponseMeta,
-    Services,
     StreamEncoder,
 )
-from antiphon.dialects.common.field_table import INDEX
+from antiphon.dialects.services import ModelEntry, ResponseMeta, Services
 from antiphon.domain.collect import CollectedGeneration, collect
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right

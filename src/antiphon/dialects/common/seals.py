@@ -2,7 +2,8 @@
 
 import msgspec
 
-from antiphon.dialects.base import Request, Services
+from antiphon.dialects.http_types import Request
+from antiphon.dialects.services import Services
 from antiphon.domain.stored_responses import SealedReasoning
 from antiphon.errors import InvalidValue
 

@@ -4,7 +4,7 @@ Empower's API page."""
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import UNCONSTRAINED, read_response_format, shorten_names
 from antiphon.dialects.common.decode import read_attribution, read_sampling, read_stops

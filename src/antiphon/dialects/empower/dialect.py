@@ -10,19 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.base import (
-    JSON,
-    Answer,
-    CodecOptions,
-    Endpoint,
-    GenerationCall,
-    Request,
-    RequestBody,
-    Response,
-    ResponseMeta,
-    Services,
-    StreamEncoder,
-)
+from antiphon.dialects.base import CodecOptions, Endpoint, RequestBody
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import declare_generation, declare_get, decode_body
@@ -32,6 +21,8 @@ from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat, 
 from antiphon.dialects.empower.fields import FIELD_TABLE, PREFIX, EmpowerScope
 from antiphon.dialects.empower.page import PAGE
 from antiphon.dialects.empower.wire_types import DeployRequest
+from antiphon.dialects.http_types import JSON, Answer, Request, Response, StreamEncoder
+from antiphon.dialects.services import ResponseMeta, Services
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.models import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import (
     FINISH_NAMES,
@@ -26,6 +26,8 @@ from antiphon.dialects.empower.wire_types import (
     FlatError,
     StreamedError,
 )
+from antiphon.dialects.http_types import StreamEncoder
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Event,

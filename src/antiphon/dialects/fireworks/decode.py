@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.bodies.strict_json import read_object
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import (
     RelaxedConstraint,

@@ -7,14 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.base import (
-    CodecOptions,
-    GenerationCall,
-    ModelEntry,
-    Request,
-    ResponseMeta,
-    StreamEncoder,
-)
+from antiphon.dialects.base import CodecOptions
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import declare_generation, declare_models
 from antiphon.dialects.common.response_types import OWNER
@@ -31,6 +25,8 @@ from antiphon.dialects.fireworks.encode import (
 )
 from antiphon.dialects.fireworks.fields import FIELD_TABLE, PREFIX, FireworksScope
 from antiphon.dialects.fireworks.page import PAGE
+from antiphon.dialects.http_types import Request, StreamEncoder
+from antiphon.dialects.services import ModelEntry, ResponseMeta
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.errors import AntiphonError
 

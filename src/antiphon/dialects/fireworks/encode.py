@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.chunks import (
     BaseChatChunkBuilder,
     BaseTextChunkBuilder,
@@ -47,6 +47,7 @@ from antiphon.dialects.fireworks.wire_types import (
     Logprobs,
     TokenEntry,
 )
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import NO_ID, Finished, FinishReason, Scores, TokenScore, Usage
 from antiphon.errors import AntiphonError, BudgetExceeded

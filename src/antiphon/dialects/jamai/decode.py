@@ -7,12 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.dialects.base import (
-    Attribution,
-    EmbeddingCall,
-    GenerationCall,
-    RerankCall,
-)
+from antiphon.dialects.calls import Attribution, EmbeddingCall, GenerationCall, RerankCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import shorten_names
 from antiphon.dialects.common.decode import read_sampling, read_stops, require_no_nul

@@ -4,8 +4,9 @@ document."""
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.base import DialectOptions, Endpoint, Headers, Request
+from antiphon.dialects.base import DialectOptions, Endpoint
 from antiphon.dialects.common.dialect import DescribedDialect
+from antiphon.dialects.http_types import Headers, Request
 from antiphon.dialects.jamai.errors import build_limit_headers, encode_jamai_error, get_error_name
 from antiphon.dialects.jamai.features import declare_features
 from antiphon.dialects.jamai.fields import FIELD_TABLE, TABLES, JamaiScope

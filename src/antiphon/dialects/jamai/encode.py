@@ -5,10 +5,11 @@ JamAI's client reads only `data:` lines and blank lines. It fails at comments an
 
 import msgspec
 
-from antiphon.dialects.base import GenerationCall, Request, ResponseMeta
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder
 from antiphon.dialects.common.encode import build_extras, build_references, build_usage, encode_chat
 from antiphon.dialects.common.response_types import ChatChunkChoice
+from antiphon.dialects.http_types import Request
 from antiphon.dialects.jamai.errors import encode_jamai_error
 from antiphon.dialects.jamai.wire_types import (
     JamaiDelta,
@@ -16,6 +17,7 @@ from antiphon.dialects.jamai.wire_types import (
     JamaiToolCallPart,
     JamaiUsage,
 )
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.events import ToolCallDelta, ToolCallStarted, Usage
 from antiphon.domain.retrieval import References, UnknownCitations

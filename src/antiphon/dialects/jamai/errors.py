@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.bodies.strict_json import read_object
-from antiphon.dialects.base import Headers, Request
 from antiphon.dialects.common.list_query import QUERY
+from antiphon.dialects.http_types import Headers, Request
 from antiphon.dialects.jamai.wire_types import JamaiError, JamaiProblem
 from antiphon.domain.limits import LimitStatus
 from antiphon.errors import (

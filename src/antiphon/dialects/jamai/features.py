@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from antiphon.dialects.base import Answer, Endpoint, Handler, Request, Services
+from antiphon.dialects.base import Endpoint, Handler
+from antiphon.dialects.http_types import Answer, Request
 from antiphon.dialects.jamai.fields import BASE
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.errors import FeatureNotServed
 

@@ -4,22 +4,11 @@ from functools import partial
 
 import msgspec
 
-from antiphon.dialects.base import (
-    EVENT_STREAM,
-    JSON,
-    Answer,
-    Endpoint,
-    GenerationCall,
-    Handler,
-    Request,
-    RequestBody,
-    RerankCall,
-    Response,
-    ResponseMeta,
-    Services,
-)
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
+from antiphon.dialects.calls import GenerationCall, RerankCall
 from antiphon.dialects.common.embeddings import EmbeddingsAnswer, answer_embeddings
 from antiphon.dialects.common.endpoints import answer_generation, build_report_headers, decode_body
+from antiphon.dialects.http_types import EVENT_STREAM, JSON, Answer, Request, Response
 from antiphon.dialects.jamai.decode import decode_chat, decode_embeddings, decode_rerank, list_modalities
 from antiphon.dialects.jamai.encode import JamaiChatEncoder
 from antiphon.dialects.jamai.fields import JamaiScope
@@ -35,6 +24,7 @@ from antiphon.dialects.jamai.wire_types import (
     RerankingShape,
     RerankingUsage,
 )
+from antiphon.dialects.services import ResponseMeta, Services
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Conversation, Ranking

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.dialects.base import Answer, Endpoint, ModelEntry, Request, Response, Services
+from antiphon.dialects.base import Endpoint
 from antiphon.dialects.common.endpoints import declare_get
 from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.http_types import Answer, Request, Response
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.lists import ORDER_PARAMETERS, declare_parameter, order_items
+from antiphon.dialects.services import ModelEntry, Services
 from antiphon.domain.models import STAR, Profile
 from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, ModelNotFound

@@ -9,14 +9,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from antiphon.dialects.base import Answer, Endpoint, Request, Response, Services
+from antiphon.dialects.base import Endpoint
 from antiphon.dialects.common.endpoints import declare_get
 from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.http_types import Answer, Request, Response
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.lists import PAGING, JamaiPage, build_page, declare_paging, declare_parameter
 from antiphon.dialects.jamai.tokens import _encode
 from antiphon.dialects.jamai.wire_types import Health
+from antiphon.dialects.services import Services
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Project
 from antiphon.domain.values import replace
 from antiphon.errors import NotFound, UnsupportedParameter

@@ -11,18 +11,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import (
-    EVENT_STREAM,
-    JSON,
-    Answer,
-    Endpoint,
-    Headers,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-)
+from antiphon.dialects.base import Endpoint, RequestBody
 from antiphon.dialects.common.list_query import QUERY, ListQuery
+from antiphon.dialects.http_types import EVENT_STREAM, JSON, Answer, Headers, Request, Response
 from antiphon.dialects.jamai.columns import (
     COLUMNS,
     ID,
@@ -54,6 +45,7 @@ from antiphon.dialects.jamai.table_endpoints import (
     encode,
 )
 from antiphon.dialects.jamai.wire_types import Done, ModelId
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.domain.request import RerankRequest
 from antiphon.domain.values import replace

@@ -8,11 +8,13 @@ from typing import Annotated, Any, Required, TypedDict, Unpack
 import msgspec
 from msgspec import Meta
 
-from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Response, Services
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
+from antiphon.dialects.http_types import JSON, Answer, Request, Response
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.generation import DIALECT
 from antiphon.dialects.jamai.lists import declare_parameter
 from antiphon.dialects.jamai.wire_types import Done
+from antiphon.dialects.services import Services
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import Right
 from antiphon.errors import AntiphonError

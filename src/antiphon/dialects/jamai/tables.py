@@ -11,17 +11,9 @@ from msgspec import Meta, Struct, field
 
 from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, read_form
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import (
-    MULTIPART,
-    Answer,
-    Endpoint,
-    Headers,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-)
+from antiphon.dialects.base import Endpoint, RequestBody
 from antiphon.dialects.common.list_query import QUERY, ListQuery
+from antiphon.dialects.http_types import MULTIPART, Answer, Headers, Request, Response
 from antiphon.dialects.jamai.columns import (
     MOST_COLUMNS,
     JamaiColumn,
@@ -44,6 +36,7 @@ from antiphon.dialects.jamai.table_endpoints import (
     to_datetime,
 )
 from antiphon.dialects.jamai.wire_types import Done, ModelId
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, MissingParameter, ModelNotFound, UnsupportedParameter
 from antiphon.retrieval.base import SizeUnit, TableInfo

@@ -14,22 +14,14 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import (
-    JSON,
-    Answer,
-    Endpoint,
-    Handler,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-    TokenService,
-)
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
 from antiphon.dialects.common.list_query import ListQuery
+from antiphon.dialects.http_types import JSON, Answer, Request, Response
 from antiphon.dialects.jamai.features import NO_KEYS, build_refusal
 from antiphon.dialects.jamai.fields import BASE
 from antiphon.dialects.jamai.lists import PAGING, JamaiPage, build_page, declare_paging, declare_parameter
 from antiphon.dialects.jamai.wire_types import Done
+from antiphon.dialects.services import Services, TokenService
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.tenancy import NAME_PATTERN, Key
 from antiphon.domain.values import replace

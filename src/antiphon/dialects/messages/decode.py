@@ -10,7 +10,7 @@ import msgspec
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.constraints.json_schema.lowering import relax_schema
-from antiphon.dialects.base import NO_ATTRIBUTION, Attribution, GenerationCall
+from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import name_keywords, read_schema, shorten_names
 from antiphon.dialects.common.decode import require_no_nul

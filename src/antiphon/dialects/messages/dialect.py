@@ -7,25 +7,21 @@ from functools import partial
 
 import msgspec
 
-from antiphon.dialects.base import (
-    EVENT_STREAM,
-    JSON,
-    Answer,
-    Endpoint,
-    EventStream,
-    GenerationCall,
-    Headers,
-    Request,
-    RequestBody,
-    Response,
-    ResponseMeta,
-    Services,
-    StreamEncoder,
-    TokenizeCall,
-)
+from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.calls import GenerationCall, TokenizeCall
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import answer_generation, decode_body
 from antiphon.dialects.common.seals import SealReader
+from antiphon.dialects.http_types import (
+    EVENT_STREAM,
+    JSON,
+    Answer,
+    EventStream,
+    Headers,
+    Request,
+    Response,
+    StreamEncoder,
+)
 from antiphon.dialects.messages import wire_types
 from antiphon.dialects.messages.decode import OPTIONAL, MessagesCall, decode_count, decode_messages
 from antiphon.dialects.messages.encode import (
@@ -35,6 +31,7 @@ from antiphon.dialects.messages.encode import (
     encode_message,
 )
 from antiphon.dialects.messages.fields import FIELD_TABLE, PREFIX
+from antiphon.dialects.services import ResponseMeta, Services
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right

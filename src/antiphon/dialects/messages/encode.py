@@ -5,7 +5,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from antiphon.dialects.base import GenerationCall, ResponseMeta, StreamEncoder
+from antiphon.dialects.calls import GenerationCall
+from antiphon.dialects.http_types import StreamEncoder
 from antiphon.dialects.messages.decode import CALL_STATE, ITEM_STATE
 from antiphon.dialects.messages.wire_types import (
     AnswerBlock,
@@ -32,6 +33,7 @@ from antiphon.dialects.messages.wire_types import (
     StreamEvent,
     VendorBlock,
 )
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.collect import CollectedChoice, CollectedGeneration
 from antiphon.domain.events import (
     Event,

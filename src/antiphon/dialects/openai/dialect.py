@@ -10,21 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.base import (
-    PLAIN,
-    Answer,
-    CodecOptions,
-    Endpoint,
-    GenerationCall,
-    LoadCall,
-    ModelEntry,
-    Request,
-    RequestBody,
-    Response,
-    ResponseMeta,
-    Services,
-    StreamEncoder,
-)
+from antiphon.dialects.base import CodecOptions, Endpoint, RequestBody
+from antiphon.dialects.calls import GenerationCall, LoadCall
 from antiphon.dialects.common import request_types, response_types
 from antiphon.dialects.common.anthropic_models import (
     VERSION_HEADER,
@@ -59,9 +46,11 @@ from antiphon.dialects.common.request_types import (
 )
 from antiphon.dialects.common.response_types import OWNER
 from antiphon.dialects.common.tools import filter_tools
+from antiphon.dialects.http_types import PLAIN, Answer, Request, Response, StreamEncoder
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.rerank import Rerank
 from antiphon.dialects.openai.tokens import declare_tokens
+from antiphon.dialects.services import ModelEntry, ResponseMeta, Services
 from antiphon.domain.collect import CollectedGeneration
 from antiphon.domain.identity import Right
 from antiphon.domain.models import ADAPTER_NAME, ADAPTER_NAME_RULE, Profile

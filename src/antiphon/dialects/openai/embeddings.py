@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from antiphon.dialects.base import JSON, Answer, EmbeddingCall, Endpoint, Request, RequestBody, Services
+from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.calls import EmbeddingCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.embeddings import (
@@ -16,6 +17,8 @@ from antiphon.dialects.common.endpoints import decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope, filter_fields
 from antiphon.dialects.common.request_types import EmbeddingsRequest
+from antiphon.dialects.http_types import JSON, Answer, Request
+from antiphon.dialects.services import Services
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import EmbeddingRequest, Embeddings

@@ -5,22 +5,15 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.base import (
-    JSON,
-    Answer,
-    Endpoint,
-    Request,
-    RequestBody,
-    RerankCall,
-    Response,
-    ResponseMeta,
-    Services,
-)
+from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.calls import RerankCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_attribution
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
 from antiphon.dialects.common.request_types import RerankBody, RerankDocument
+from antiphon.dialects.http_types import JSON, Answer, Request, Response
+from antiphon.dialects.services import ResponseMeta, Services
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Ranking, RerankRequest

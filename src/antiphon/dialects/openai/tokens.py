@@ -8,20 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.base import (
-    JSON,
-    Answer,
-    ApplyCall,
-    DetokenizeCall,
-    Endpoint,
-    Handler,
-    PromptTokens,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-    TokenizeCall,
-)
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
+from antiphon.dialects.calls import ApplyCall, DetokenizeCall, TokenizeCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.encode import spell_token
 from antiphon.dialects.common.endpoints import declare_get, decode_body
@@ -41,6 +29,8 @@ from antiphon.dialects.common.request_types import (
     TokenizeRequest,
 )
 from antiphon.dialects.common.tools import build_tools, filter_tools
+from antiphon.dialects.http_types import JSON, Answer, Request, Response
+from antiphon.dialects.services import PromptTokens, Services
 from antiphon.domain.identity import Right
 from antiphon.domain.messages import Tools
 from antiphon.domain.models import TokenizerInfo

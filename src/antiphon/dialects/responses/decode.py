@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import read_schema, shorten_names
 from antiphon.dialects.common.decode import read_attribution, read_sampling

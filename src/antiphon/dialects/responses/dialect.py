@@ -7,24 +7,14 @@ from typing import Self
 import msgspec
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.dialects.base import (
-    EVENT_STREAM,
-    JSON,
-    Answer,
-    DialectOptions,
-    Endpoint,
-    EventStream,
-    Request,
-    RequestBody,
-    Response,
-    Services,
-    TokenizeCall,
-)
+from antiphon.dialects.base import DialectOptions, Endpoint, RequestBody
+from antiphon.dialects.calls import TokenizeCall
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.encode import encode_error
 from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.response_types import ErrorEnvelope
 from antiphon.dialects.common.seals import SealReader
+from antiphon.dialects.http_types import EVENT_STREAM, JSON, Answer, EventStream, Request, Response
 from antiphon.dialects.responses import wire_types
 from antiphon.dialects.responses.decode import (
     OPTIONAL,
@@ -37,6 +27,7 @@ from antiphon.dialects.responses.encode import ResponseBuilder, ResponsesStreamE
 from antiphon.dialects.responses.fields import FIELD_TABLE, PREFIX
 from antiphon.dialects.responses.items import LoadedInput
 from antiphon.dialects.responses.state import act_at_end, load_stored, read_input, save_response
+from antiphon.dialects.services import Services
 from antiphon.domain.context import Origin
 from antiphon.domain.identity import Right
 from antiphon.domain.request import Conversation, Reasoning

@@ -9,7 +9,6 @@ from typing import TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.base import ResponseMeta
 from antiphon.dialects.common.chunks import DONE
 from antiphon.dialects.common.encode import build_chat_logprobs
 from antiphon.dialects.responses.conversation import CALL_SIGNATURE
@@ -60,6 +59,7 @@ from antiphon.dialects.responses.wire_types import (
     ThoughtDelta,
     ThoughtDone,
 )
+from antiphon.dialects.services import ResponseMeta
 from antiphon.domain.context import Clock, RequestProgress
 from antiphon.domain.events import (
     Event,

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Request, ResponseMeta, Services
 from antiphon.dialects.common.endpoints import LARGE_BODY
+from antiphon.dialects.http_types import Request
 from antiphon.dialects.responses.encode import ResponseBuilder
 from antiphon.dialects.responses.items import LoadedInput, StoredInput
 from antiphon.dialects.responses.wire_types import (
@@ -32,6 +32,7 @@ from antiphon.dialects.responses.wire_types import (
     SearchResultItem,
     StoredItem,
 )
+from antiphon.dialects.services import ResponseMeta, Services
 from antiphon.domain.events import EventGroup
 from antiphon.domain.stored_responses import StoredResponse
 from antiphon.domain.values import replace

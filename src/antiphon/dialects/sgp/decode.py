@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from antiphon.bodies.strict_json import convert, describe_value, sanitize_key
-from antiphon.dialects.base import GenerationCall
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common import request_types as openai_types
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_schema

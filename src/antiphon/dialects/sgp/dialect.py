@@ -12,18 +12,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.dialects.base import (
-    Answer,
-    CodecOptions,
-    Endpoint,
-    GenerationCall,
-    ModelEntry,
-    Request,
-    Response,
-    ResponseMeta,
-    Services,
-    StreamEncoder,
-)
+from antiphon.dialects.base import CodecOptions, Endpoint
+from antiphon.dialects.calls import GenerationCall
 from antiphon.dialects.common import response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.common.dialect import DescribedDialect
@@ -31,6 +21,8 @@ from antiphon.dialects.common.encode import choose_chat_logprobs, choose_spellin
 from antiphon.dialects.common.endpoints import declare_generation, declare_get
 from antiphon.dialects.common.list_query import QUERY, ListQuery
 from antiphon.dialects.common.response_types import OWNER
+from antiphon.dialects.http_types import Answer, Request, Response, StreamEncoder
+from antiphon.dialects.services import ModelEntry, ResponseMeta, Services
 from antiphon.dialects.sgp import wire_types
 from antiphon.dialects.sgp.decode import decode_chat, decode_text
 from antiphon.dialects.sgp.encode import SgpStreamEncoder, encode_sgp_error, map_status

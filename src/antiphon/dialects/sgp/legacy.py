@@ -12,14 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from antiphon.dialects.base import (
-    NO_ATTRIBUTION,
-    Attribution,
-    Endpoint,
-    GenerationCall,
-    ResponseMeta,
-    StreamEncoder,
-)
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.decode import read_sampling, require_no_nul
 from antiphon.dialects.common.encode import FINISH_NAMES
@@ -29,6 +23,8 @@ from antiphon.dialects.common.media import read_image, read_image_data
 from antiphon.dialects.common.memory_strategy import read_memory
 from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, ImageUrlShape, Memory
 from antiphon.dialects.common.response_types import FinishName
+from antiphon.dialects.http_types import StreamEncoder
+from antiphon.dialects.services import ResponseMeta
 from antiphon.dialects.sgp.encode import encode_stream_error
 from antiphon.domain import fields
 from antiphon.domain.collect import CollectedGeneration

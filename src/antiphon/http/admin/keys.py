@@ -7,7 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.bodies.strict_json import EXPECTED, decode_json
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import PATH_PATTERN, Grant, Key, KeyKind
 from antiphon.domain.values import replace

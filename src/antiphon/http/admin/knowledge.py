@@ -4,7 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import answer_json, declare_endpoint, declare_parameter, read_query
 from antiphon.services.knowledge.tables import KnowledgeErasure

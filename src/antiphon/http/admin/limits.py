@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.models import STAR

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.bodies.strict_json import EXPECTED, decode_json
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import DECIMAL, Price, format_decimal, parse_decimal
 from antiphon.errors import InvalidValue

@@ -6,7 +6,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.domain.tenancy import RecordedRequest, RecordingPolicy, Redaction
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.resource import (

@@ -5,7 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.errors import Conflict, StartupError
 from antiphon.http.admin.resource import answer_json, declare_endpoint
 from antiphon.services.policy import require_admin

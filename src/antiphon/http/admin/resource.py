@@ -8,7 +8,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.bodies.strict_json import EXPECTED, sanitize_key
-from antiphon.dialects.base import JSON, Answer, Endpoint, Request, RequestBody, Response, Services
+from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.http_types import JSON, Answer, Request, Response
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.domain.tenancy import (
     EMAIL_PATTERN,

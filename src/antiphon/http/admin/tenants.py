@@ -7,7 +7,8 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import Endpoint, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Request, Response
 from antiphon.domain.tenancy import (
     AuditEntry,
     AuditSelection,

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Answer, FileStream, Headers, Request, Response
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Actor, Right
 from antiphon.domain.ledger import (

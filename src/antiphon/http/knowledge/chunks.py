@@ -6,7 +6,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import Answer, Endpoint, Request, Services
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.http_types import Answer, Request
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue, NotFound
 from antiphon.http.admin.resource import answer_json, declare_parameter

@@ -7,7 +7,9 @@ from msgspec import Meta, Struct
 
 from antiphon.bodies.multipart import FORM_OVERHEAD, BinaryText, Form, read_form
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import MULTIPART, Answer, Endpoint, Request, RequestBody, Services
+from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.http_types import MULTIPART, Answer, Request
+from antiphon.dialects.services import Services
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.resource import answer_json

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, Required, TypedDict, Unpack
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.bodies.strict_json import decode_json
-from antiphon.dialects.base import JSON, Answer, Endpoint, Handler, Request, RequestBody, Services
+from antiphon.dialects.base import Endpoint, Handler, RequestBody
+from antiphon.dialects.http_types import JSON, Answer, Request
+from antiphon.dialects.services import Services
 from antiphon.domain.context import Context, Origin
 from antiphon.domain.identity import Right
 from antiphon.errors import InvalidValue
