@@ -47,7 +47,7 @@ from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.client import CoordinatorClient, connect_coordinator
 from antiphon.processes.coordinator.coordinator import open_coordinator, open_database
 from antiphon.processes.ipc import from_line
-from antiphon.rendering.media import ReadMedia
+from antiphon.rendering.prompt_media import ReadMedia
 from antiphon.services.changes import DirectoryChanges
 from antiphon.settings.models import list_parked
 from antiphon.settings.schema import Settings, decode_settings

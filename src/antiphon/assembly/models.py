@@ -16,7 +16,7 @@ from antiphon.engines.host.parking import Parking
 from antiphon.engines.registry import Model, ModelPattern, ModelRegistry, ModelRoute
 from antiphon.engines.route_state import RouteState
 from antiphon.errors import SettingsError, explain_extra
-from antiphon.rendering.media import ReadMedia
+from antiphon.rendering.prompt_media import ReadMedia
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.rendering.template.request_template import TemplateHelper

@@ -22,7 +22,6 @@ from antiphon.engines.base import MEDIUM_CELL, MediumSpan
 from antiphon.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from antiphon.rendering.echo import PromptEcho, compute_layout
 from antiphon.rendering.logprobs import PromptLogprobs
-from antiphon.rendering.media import NO_MEDIA, RequestMedia, list_media
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import (
     blame_field,
@@ -33,6 +32,7 @@ from antiphon.rendering.prompt import (
     encode_with_media,
     require_token_ids,
 )
+from antiphon.rendering.prompt_media import NO_MEDIA, RequestMedia, list_media
 from antiphon.rendering.reasoning import ReasoningPosition
 from antiphon.rendering.tokenizer import TextTokenizer
 

@@ -15,8 +15,8 @@ from antiphon.domain.request import Conversation, GenerationRequest, Prediction,
 from antiphon.domain.vendor_fields import REFUSALS
 from antiphon.engines.base import InfillTokens, MediumSpan, PromptTokens, TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.media import RequestMedia, mark_media, place_medium
 from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.prompt_media import RequestMedia, mark_media, place_medium
 from antiphon.rendering.template.messages import collect_texts, measure
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate
 from antiphon.rendering.template.shield import is_valid_unicode

@@ -40,14 +40,6 @@ from antiphon.errors import (
 from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.logprobs import settle_widths
-from antiphon.rendering.media import (
-    NO_MEDIA,
-    ReadMedia,
-    RequestMedia,
-    lay_out_media,
-    list_media,
-    require_usable,
-)
 from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
@@ -58,6 +50,14 @@ from antiphon.rendering.model_info import (
 )
 from antiphon.rendering.output_parser import constrain_calls, constrain_prompt
 from antiphon.rendering.prompt import encode, render_prompt, require_token_ids, tokenize_prediction
+from antiphon.rendering.prompt_media import (
+    NO_MEDIA,
+    ReadMedia,
+    RequestMedia,
+    lay_out_media,
+    list_media,
+    require_usable,
+)
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
 from antiphon.rendering.rerank import TokenizedPairs, prepare_rerank
 from antiphon.rendering.streams import build_deadline_error

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import UNKNOWN_MEDIA, FieldScope, filter_fields
-from antiphon.dialects.common.media import read_audio, read_image
+from antiphon.dialects.common.media_parts import read_audio, read_image
 from antiphon.dialects.common.request_types import (
     ChatMessage,
     ContentPart,

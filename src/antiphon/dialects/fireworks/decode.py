@@ -27,7 +27,7 @@ from antiphon.dialects.common.decode import (
 )
 from antiphon.dialects.common.encode import read_retrieval
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.media import read_image
+from antiphon.dialects.common.media_parts import read_image
 from antiphon.dialects.common.memory_strategy import read_memory
 from antiphon.dialects.common.messages import build_messages, filter_messages, has_ignored_parts
 from antiphon.dialects.common.request_types import (

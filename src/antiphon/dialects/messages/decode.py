@@ -15,7 +15,7 @@ from antiphon.dialects.common.body_decoder import BodyDecoder
 from antiphon.dialects.common.constraint_fields import name_keywords, read_schema, shorten_names
 from antiphon.dialects.common.decode import require_no_nul
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.media import read_document_data, read_image, read_image_data
+from antiphon.dialects.common.media_parts import read_document_data, read_image, read_image_data
 from antiphon.dialects.common.request_types import BodyShape, CacheControlShape, ImageUrlShape
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.dialects.messages.fields import FIELD_TABLE, MessagesScope

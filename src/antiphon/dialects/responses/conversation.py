@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from antiphon.bodies.strict_json import sanitize_key
 from antiphon.dialects.common.field_table import FieldReport
-from antiphon.dialects.common.media import read_audio, read_file, read_image
+from antiphon.dialects.common.media_parts import read_audio, read_file, read_image
 from antiphon.dialects.common.request_types import ImageUrlShape
 from antiphon.dialects.common.tools import require_shallow
 from antiphon.dialects.responses.items import LoadedInput

@@ -16,7 +16,7 @@ from antiphon.dialects.common.constraint_fields import RelaxedConstraint, read_s
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import filter_stream_options
-from antiphon.dialects.common.media import IMAGE_TYPES, SCHEME
+from antiphon.dialects.common.media_parts import IMAGE_TYPES, SCHEME
 from antiphon.dialects.common.messages import filter_messages, has_ignored_parts
 from antiphon.dialects.common.tools import filter_tools, require_function_name, require_shallow
 from antiphon.dialects.common.vendor_fields import (

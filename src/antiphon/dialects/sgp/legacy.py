@@ -19,7 +19,7 @@ from antiphon.dialects.common.decode import read_sampling, require_no_nul
 from antiphon.dialects.common.encode import FINISH_NAMES
 from antiphon.dialects.common.endpoints import declare_generation
 from antiphon.dialects.common.field_table import FieldReport, FieldTable
-from antiphon.dialects.common.media import read_image, read_image_data
+from antiphon.dialects.common.media_parts import read_image, read_image_data
 from antiphon.dialects.common.memory_strategy import read_memory
 from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, ImageUrlShape, Memory
 from antiphon.dialects.common.response_types import FinishName
