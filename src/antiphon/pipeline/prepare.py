@@ -1,12 +1,9 @@
 """Prepares a request on one route, without the optional parameters and documents that the route's engine
 lacks."""
 
-from collections.abc import Callable
-from functools import partial
-
 from antiphon.domain.context import Context
 from antiphon.domain.messages import MediaKind
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt, Reasoning, SamplingOptions
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt, SamplingOptions
 from antiphon.domain.values import replace
 from antiphon.engines.base import Engine, PreparedRequest
 from antiphon.errors import UnsupportedParameter
@@ -45,20 +42,15 @@ def remove_parameter(request: GenerationRequest, name: str) -> GenerationRequest
         return replace(request, output=replace(request.output, stop=()))
     if name == "verbosity":
         return replace(request, vendor_options=replace(request.vendor_options, verbosity=None))
-    remove_option = partial(_remove_reasoning_option, name)
-    return replace(
-        request, prompts=tuple(_change_reasoning(prompt, remove_option) for prompt in request.prompts)
-    )
-
-
-def _change_reasoning(prompt: Prompt, change: Callable[[Reasoning], Reasoning]) -> Prompt:
-    """Returns the prompt with its reasoning changed. A raw prompt has no reasoning."""
-    return replace(prompt, reasoning=change(prompt.reasoning)) if isinstance(prompt, Conversation) else prompt
-
-
-def _remove_reasoning_option(name: str, reasoning: Reasoning) -> Reasoning:
-    """Returns the reasoning options without the effort or the budget. `name`: the dialect's name of the
-    option to remove."""
-    if name == reasoning.field_names.effort:
-        return replace(reasoning, effort=None, is_required=False)
-    return replace(reasoning, budget=None) if name == reasoning.field_names.budget else reasoning
+    prompts: list[Prompt] = []
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            reasoning = prompt.reasoning
+            if name == reasoning.field_names.effort:
+                reasoning = replace(reasoning, effort=None, is_required=False)
+            elif name == reasoning.field_names.budget:
+                reasoning = replace(reasoning, budget=None)
+            prompts.append(replace(prompt, reasoning=reasoning))
+        else:
+            prompts.append(prompt)
+    return replace(request, prompts=tuple(prompts))

@@ -165,20 +165,14 @@ def insert_chunks(
 
 def write_context(chunks: Sequence[ReferencedChunk]) -> str:
     """Returns the chunks between their tags."""
-    return "\n".join(
-        ["<context>", CONTEXT_NOTE, *map(_write_document, range(len(chunks)), chunks), "</context>"]
-    )
-
-
-def _write_document(number: int, chunk: ReferencedChunk) -> str:
-    page = "" if chunk.page is None else str(chunk.page)
-    values = {"id": str(number), "title": chunk.title, "page": page, "file": chunk.file_name}
-    attributes = " ".join(f'{name}="{_write_attribute(value)}"' for name, value in values.items() if value)
-    return f"<document {attributes}>\n{escape_tags(chunk.text)}\n</document>"
-
-
-def _write_attribute(value: str) -> str:
-    return escape_tags(escape(" ".join(value.split())))
+    lines = ["<context>", CONTEXT_NOTE]
+    for number, chunk in enumerate(chunks):
+        page = "" if chunk.page is None else str(chunk.page)
+        values = {"id": str(number), "title": chunk.title, "page": page, "file": chunk.file_name}
+        one_line = {name: " ".join(value.split()) for name, value in values.items() if value}
+        attributes = " ".join(f'{name}="{escape_tags(escape(value))}"' for name, value in one_line.items())
+        lines.append(f"<document {attributes}>\n{escape_tags(chunk.text)}\n</document>")
+    return "\n".join([*lines, "</context>"])
 
 
 def escape_tags(text: str) -> str:

@@ -14,7 +14,7 @@ from math import log
 
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Actor
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.base import EngineState, ParkedEngine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import PermissionDenied
@@ -198,30 +198,16 @@ def find_affinity(request: GenerationRequest) -> bytes | None:
     beginning of a long prompt. Returns None for a short prompt."""
     if request.vendor_options.prompt_cache_key is not None:
         return b"key:" + request.vendor_options.prompt_cache_key.encode("utf-8", "surrogatepass")
-    return _find_prefix(request.prompts[0])
-
-
-def _find_prefix(prompt: Prompt) -> bytes | None:
-    """Returns the beginning of a prompt; None if the prompt is short."""
+    prompt = request.prompts[0]
     if isinstance(prompt, Conversation):
-        return _cut_prefix(_join_messages(prompt))
-    if prompt.tokens is not None:
+        text = ""
+        for message in prompt.messages:
+            text += f"{message.role}\n{message.text[:LONG_PREFIX]}\n"
+            if len(text) >= LONG_PREFIX:
+                break
+    elif prompt.tokens is not None:
         tokens = prompt.tokens[:LONG_PREFIX_TOKENS]
         return None if len(tokens) < LONG_PREFIX_TOKENS else repr(tokens).encode()
-    return _cut_prefix(prompt.text or "")
-
-
-def _join_messages(prompt: Conversation) -> str:
-    """Returns the roles and texts of the first messages, until they have LONG_PREFIX characters."""
-    parts, length = [], 0
-    for message in prompt.messages:
-        parts.append(f"{message.role}\n{message.text[:LONG_PREFIX]}\n")
-        length += len(parts[-1])
-        if length >= LONG_PREFIX:
-            break
-    return "".join(parts)
-
-
-def _cut_prefix(text: str) -> bytes | None:
-    """Returns the first characters of a long text; None for a short one."""
+    else:
+        text = prompt.text or ""
     return None if len(text) < LONG_PREFIX else text[:LONG_PREFIX].encode("utf-8", "surrogatepass")

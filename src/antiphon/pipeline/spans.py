@@ -12,7 +12,7 @@ from antiphon.domain.context import Attributes, AttributeValue, Context, Span, S
 from antiphon.domain.events import Usage
 from antiphon.domain.memory import MemoryStrategy
 from antiphon.domain.messages import MediaContent, Message
-from antiphon.domain.request import Constraint, ConstraintKind, Conversation, GenerationRequest
+from antiphon.domain.request import ConstraintKind, Conversation, GenerationRequest
 from antiphon.domain.retrieval import References, Retrieval
 from antiphon.domain.values import replace
 from antiphon.engines.registry import Model, ModelRoute
@@ -63,6 +63,7 @@ def open_operation(operation: str, model: Model, context: Context, span: Span) -
 def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
     """Returns the request's options as attributes, without those that the caller did not set."""
     sampling, output = request.sampling, request.output
+    is_json = output.constraint is not None and output.constraint.kind in JSON_KINDS
     values: dict[str, AttributeValue | None] = {
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
@@ -73,14 +74,9 @@ def _describe_request(request: GenerationRequest) -> dict[str, AttributeValue]:
         "gen_ai.request.max_tokens": output.max_tokens,
         "gen_ai.request.choice.count": output.choices if output.choices > 1 else None,
         "gen_ai.request.stream": None if request.is_buffered else True,
-        "gen_ai.output.type": _name_output_type(output.constraint),
+        "gen_ai.output.type": "json" if is_json else None,  # nothing for plain text
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _name_output_type(constraint: Constraint | None) -> str | None:
-    """Returns the output type in the conventions' words; None for plain text."""
-    return "json" if constraint is not None and constraint.kind in JSON_KINDS else None
 
 
 def close_operation(

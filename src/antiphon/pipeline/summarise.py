@@ -125,17 +125,14 @@ class SummarisedConversation:
 
     async def choose(self) -> tuple[tuple[Message, ...], MemoryReport]:
         """Returns messages that fit the budget, one of them a summary."""
-        summaries = await self._find_summaries()
+        digests = list(self._digests.values())
+        cached = await self._stages.cache.find(self._context.actor.project, digests)
+        summaries = {cut: cached[digest] for cut, digest in self._digests.items() if digest in cached}
         cut = max(summaries, default=None)
         if cut is None or not await self._fits(insert_summary(self._messages, cut, summaries[cut])):
             cut = await self._write_up_to(await self._choose_cut(), summaries)
         messages = await self._shorten(cut, summaries[cut])
         return messages, MemoryReport(len(messages), summarised=len(self._messages) - len(messages))
-
-    async def _find_summaries(self) -> dict[int, str]:
-        """Returns the cached summaries, keyed by cut."""
-        summaries = await self._stages.cache.find(self._context.actor.project, list(self._digests.values()))
-        return {cut: summaries[digest] for cut, digest in self._digests.items() if digest in summaries}
 
     async def _choose_cut(self) -> int:
         """Returns the cut of a new summary, chosen so that the messages after it take about half of the

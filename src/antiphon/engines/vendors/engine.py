@@ -305,7 +305,7 @@ class VendorStream:
         "_arrived_at",
         "_context",
         "_decoder",
-        "_failures",
+        "_failure",
         "_first_event_due",
         "_has_returned_events",
         "_held_s",
@@ -340,8 +340,8 @@ class VendorStream:
         """Bytes that were read and not decoded yet."""
         self._remaining_events: list[Event] = []
         """Events that are decoded, and wait until other requests had their turn."""
-        self._failures: list[AntiphonError] = []
-        """The error of the answer, until the events before it are returned. The list has at most one item."""
+        self._failure: AntiphonError | None = None
+        """The error of the answer, until the events before it are returned."""
         self._started = Started(self.size.estimated_prompt_tokens, source=UsageSource.ESTIMATED)
         """The first event. It is an estimate until the vendor tells the counts of the prompt."""
         self._has_returned_events = False
@@ -376,8 +376,11 @@ class VendorStream:
             self._remaining_events = waiting_events[EVENTS_PER_TURN:]
             await asyncio.sleep(0)
             return waiting_events[:EVENTS_PER_TURN]
-        if self._failures:
-            raise self._failures.pop()
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None  # its traceback refers to this stream
         if self._is_complete:
             raise StopAsyncIteration
         response = self._response or await self._send()
@@ -395,7 +398,7 @@ class VendorStream:
             self._withhold_start(events)
             if not events:
                 raise self._map_failure(failure, self._has_returned_events) from None
-            self._failures.append(self._map_failure(failure, has_events=True))
+            self._failure = self._map_failure(failure, has_events=True)
         if not self._has_returned_events:
             self._has_returned_events = True
             events.insert(0, self._started)

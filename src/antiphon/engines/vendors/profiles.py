@@ -201,12 +201,11 @@ def read_table() -> Mapping[str, Mapping[str, VendorProfile]]:
     tree = tomllib.loads(files("antiphon.engines.vendors").joinpath("models.toml").read_text("utf-8"))
     refused = msgspec.convert(tree.pop(REFUSED), dict[str, frozenset[str]])
     vendors = msgspec.convert(tree, dict[str, tuple[ProfileEntry, ...]])
-    return {
-        vendor: {
-            name: profile for entry in entries for profile in [entry.build(refused)] for name in entry.models
-        }
-        for vendor, entries in vendors.items()
-    }
+    table: dict[str, dict[str, VendorProfile]] = {vendor: {} for vendor in vendors}
+    for vendor, entries in vendors.items():
+        for entry in entries:
+            table[vendor] |= dict.fromkeys(entry.models, entry.build(refused))
+    return table
 
 
 @lru_cache(maxsize=MAX_CACHED_LOOKUPS)

@@ -372,18 +372,15 @@ class Provider:
         if shared_head is None:
             if len(self._heads) >= MAX_PATHS:
                 self._heads.clear()
-            shared_head = self._heads[method, call.path] = self._build_shared_head(method, call.path)
+            url = URL(self._base + call.path, encoded=True)
+            is_relayed = self.options.proxy is not None and url.scheme == "http"
+            line = f"{method} {url if is_relayed else url.raw_path_qs} HTTP/1.1\r\n"
+            host = ("Host", url.host_port_subcomponent or "")
+            shared_head = line.encode() + format_headers((host, *self._headers.items()))
+            self._heads[method, call.path] = shared_head
         own_headers = format_headers(call.headers) if call.headers else b""
         length = b"Content-Length: %d\r\n" % len(call.body) if call.body else b""
         return b"%b%b%b\r\n" % (shared_head, own_headers, length)
-
-    def _build_shared_head(self, method: str, path: str) -> bytes:
-        """Returns the request's line, and the headers that all requests share."""
-        url = URL(self._base + path, encoded=True)
-        is_relayed = self.options.proxy is not None and url.scheme == "http"
-        line = f"{method} {url if is_relayed else url.raw_path_qs} HTTP/1.1\r\n"
-        host = ("Host", url.host_port_subcomponent or "")
-        return line.encode() + format_headers((host, *self._headers.items()))
 
 
 def format_basic(url: URL) -> str:

@@ -105,7 +105,9 @@ def decode_rerank(request: RerankRequest, body: bytes) -> Ranking:
     ordered_scores = tuple(scores[index] for index in range(len(scores)))
     tokens = _find_rerank_tokens(answer)
     if tokens is None or not 0 < tokens <= MAX_TOKENS:
-        return Ranking(ordered_scores, _estimate_rerank(request), UsageSource.ESTIMATED)
+        query = measure_text(request.query)
+        estimate = estimate_tokens(sum(query + measure_text(document) for document in request.documents))
+        return Ranking(ordered_scores, estimate, UsageSource.ESTIMATED)
     return Ranking(ordered_scores, tokens, UsageSource.REPORTED)
 
 
@@ -117,9 +119,3 @@ def _find_rerank_tokens(answer: RerankWire) -> int | None:
         input_tokens = answer.meta.tokens.input_tokens
         return None if input_tokens is None else int(input_tokens)
     return None
-
-
-def _estimate_rerank(request: RerankRequest) -> int:
-    """Returns an estimate of the tokens of the query with each document."""
-    query = measure_text(request.query)
-    return estimate_tokens(sum(query + measure_text(document) for document in request.documents))

@@ -331,7 +331,9 @@ def _encode_config(
     }
     config = {name: value for name, value in options.items() if value is not None}
     if output.logprobs is not None:
-        config |= _encode_logprobs(output.logprobs)
+        config["responseLogprobs"] = True
+        if output.logprobs:
+            config["logprobs"] = output.logprobs
     if output.constraint is not None:
         config |= _encode_constraint(output.constraint, ignored)
     return config
@@ -343,11 +345,6 @@ def _encode_sampling(sampling: SamplingOptions, supported: frozenset[str]) -> Bo
         raise InvalidValue(f"seed must be from {SEEDS[0]} to {SEEDS[-1]} for Gemini", param="seed")
     sent_names = list_sampling_options(sampling, supported if sampling.top_k else supported - {"top_k"})
     return {SAMPLING[name]: getattr(sampling, name) for name in sent_names}
-
-
-def _encode_logprobs(alternatives: int) -> Body:
-    """Asks for log-probabilities."""
-    return {"responseLogprobs": True} | ({"logprobs": alternatives} if alternatives else {})
 
 
 def _encode_constraint(constraint: Constraint, ignored: list[str]) -> Body:

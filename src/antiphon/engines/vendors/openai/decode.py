@@ -47,7 +47,6 @@ from antiphon.engines.vendors.openai.wire_types import (
     ChoiceWire,
     LogprobsWire,
     MessageWire,
-    PartWire,
     SpeechWire,
     ToolCallWire,
     UsageWire,
@@ -351,7 +350,10 @@ class AnswerReader:
             ]
         reasoning, text = _read_texts(choice, message)
         if reasoning:
-            events += self._read_reasoning(reasoning, index, reader)
+            self._byte_count += measure_text(reasoning)
+            scores = reader.take_scores()  # hidden reasoning is discarded together with its scores
+            if self._shows_reasoning:
+                events.append(ReasoningDelta(index, reasoning, scores=scores))
         if text:
             self._byte_count += len(text) if text.isascii() else measure_text(text)
             reader.text_length += len(text)
@@ -365,15 +367,10 @@ class AnswerReader:
         for call in message.tool_calls or ():
             events += self._read_call(call, index, reader, choice.delta is not None)
         if choice.finish_reason:
-            events += self._finish(choice.finish_reason, index, reader)
+            finish_reason = _set_finish(choice.finish_reason, reader)
+            if not reader.is_spoken:
+                events += self._end_choice(finish_reason, index, reader)
         return events
-
-    def _read_reasoning(self, reasoning: str, index: int, reader: ChoiceReader) -> Iterator[Event]:
-        """Yields the event of reasoning. Discards hidden reasoning together with its scores."""
-        self._byte_count += measure_text(reasoning)
-        scores = reader.take_scores()
-        if self._shows_reasoning:
-            yield ReasoningDelta(index, reasoning, scores=scores)
 
     def _read_speech(self, speech: SpeechWire, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the event of speech. Raises ValueError if the request did not ask for speech."""
@@ -409,11 +406,6 @@ class AnswerReader:
             self._byte_count += measure_text(arguments)
             call_reader.add_arguments(arguments)
             yield ToolCallDelta(index, call_reader.index, arguments, scores=reader.take_scores())
-
-    def _finish(self, reason: str, index: int, reader: ChoiceReader) -> Sequence[Event]:
-        """Returns the end of a choice."""
-        finish_reason = _set_finish(reason, reader)
-        return () if reader.is_spoken else self._end_choice(finish_reason, index, reader)
 
     def _end_speech(self, index: int, reader: ChoiceReader) -> Iterator[Event]:
         """Yields the end of a choice with speech when the answer has ended. In OpenAI's streams of speech,
@@ -497,7 +489,11 @@ def _read_texts(choice: ChoiceWire, message: MessageWire) -> tuple[str, str]:
     if isinstance(content, list):
         if any(part.text is None and part.thinking is None for part in content):
             raise ValueError("the answer has a part that is neither text nor reasoning")
-        reasoning += "".join(map(_join_thinking, content))
+        for part in content:
+            thinking = part.thinking or ""
+            if not isinstance(thinking, str):
+                thinking = "".join([inner.text or "" for inner in thinking])
+            reasoning += thinking
         content = "".join([part.text or "" for part in content])
     return reasoning, content
 
@@ -506,12 +502,6 @@ def _has_content(message: MessageWire) -> bool:
     """Whether any field of a message has a value that is not empty."""
     values = [getattr(message, name) for name in message.__struct_fields__]
     return any(has_content(value) if isinstance(value, Raw) else value for value in values)
-
-
-def _join_thinking(part: PartWire) -> str:
-    """Returns the reasoning in a part of a content."""
-    thinking = part.thinking or ""
-    return thinking if isinstance(thinking, str) else "".join([inner.text or "" for inner in thinking])
 
 
 def read_arguments(arguments: Raw) -> str:

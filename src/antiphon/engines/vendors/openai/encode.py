@@ -9,7 +9,6 @@ import msgspec
 from antiphon.domain.messages import (
     CacheControl,
     Content,
-    MediaContent,
     MediaKind,
     Message,
     Role,
@@ -201,23 +200,17 @@ def _add_vendor_state(
 
 
 def _encode_part(part: Content, takes_marks: bool) -> Body:
-    """Translates one part of a message. Raises UnsupportedParameter for a kind of recording."""
+    """Translates one part of a message. Raises UnsupportedParameter for a recording in a format that OpenAI
+    lacks."""
     if isinstance(part, TextContent):
         return {"type": "text", "text": part.text} | (_encode_mark(part.cache_control) if takes_marks else {})
     if part.kind is MediaKind.DOCUMENT:
         data = f"data:{part.media_type};base64,{part.data}"
         return {"type": "file", "file": {"filename": FILE_NAME, "file_data": data}}
-    return _encode_image(part) if part.kind is MediaKind.IMAGE else _encode_audio(part)
-
-
-def _encode_image(part: MediaContent) -> Body:
-    """Translates an image."""
-    url = part.url or f"data:{part.media_type};base64,{part.data}"
-    return {"type": "image_url", "image_url": {"url": url} | ({"detail": part.detail} if part.detail else {})}
-
-
-def _encode_audio(part: MediaContent) -> Body:
-    """Translates a recording. Raises UnsupportedParameter for a format that OpenAI lacks."""
+    if part.kind is MediaKind.IMAGE:
+        url = part.url or f"data:{part.media_type};base64,{part.data}"
+        detail = {"detail": part.detail} if part.detail else {}
+        return {"type": "image_url", "image_url": {"url": url} | detail}
     if part.media_type not in AUDIO_FORMATS:
         raise UnsupportedParameter(
             f"{part.field}: a recording must be wav or mp3, not {part.media_type}", param=part.field
