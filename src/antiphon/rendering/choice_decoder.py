@@ -124,7 +124,11 @@ class ChoiceDecoder:
 
     def _end_events(self) -> list[Event]:
         """Returns the rest of the text and the event that ends the choice."""
-        last_text = "" if self._stop_filter.found_stop is not None else self._flush()
+        last_text = ""
+        if self._stop_filter.found_stop is None:
+            last_text = self._stop_filter.add(self._detokenizer.end())
+        if self._stop_filter.found_stop is None:
+            last_text += self._stop_filter.end()
         group: list[Event] = [self._build_delta(last_text)] if last_text else []
         reason = FinishReason.STOP if self._stop_filter.found_stop is not None else self._finish_reason
         return [*group, self._build_finished(reason)]
@@ -144,12 +148,6 @@ class ChoiceDecoder:
                 if self._stop_filter.found_stop is not None:
                     break
         return text
-
-    def _flush(self) -> str:
-        """Returns the text that the stop filter and the detokenizer held back. Call it after the last
-        token."""
-        text = self._stop_filter.add(self._detokenizer.end())
-        return text if self._stop_filter.found_stop is not None else text + self._stop_filter.end()
 
     def _build_delta(self, text: str) -> TextDelta:
         """Builds a delta of the text, with the number of tokens since the last event."""

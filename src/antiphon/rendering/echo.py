@@ -103,7 +103,8 @@ class PromptEcho:
                         await self._logprobs.wait_until_scored()
                     for expanded in self._expand_event(event, choice, carried_scores):
                         yield (expanded,)
-                        await _pause_after_prompt(is_prompt=expanded is not event)
+                        if expanded is not event:  # a part of the prompt, and many follow without waiting
+                            await asyncio.sleep(0)
 
     def _expand_event(self, event: Event, choice: int, carried_scores: list[Scores]) -> Iterator[Event]:
         """Yields the event, and the prompt after Started. `carried_scores`: scores without text; they are
@@ -129,7 +130,8 @@ class PromptEcho:
         text, offsets = self.layout.text, self.layout.offsets
         for begin, end in pairwise(self._find_cuts()):
             end_offset = len(text) if end == len(offsets) else offsets[end]
-            yield text[offsets[begin] if begin else 0 : end_offset], self._pack_scores(begin, end)
+            scores = self._logprobs.pack_scores(begin, end, offsets[begin:end], self._width)
+            yield text[offsets[begin] if begin else 0 : end_offset], scores
 
     def _find_cuts(self) -> Iterator[int]:
         """Yields the index of each part's first token, and last the number of tokens. A part begins only at a
@@ -144,13 +146,6 @@ class PromptEcho:
             if cut > begin:
                 yield (begin := cut)
         yield token_count
-
-    def _pack_scores(self, begin: int, end: int) -> Scores:
-        """Returns the scores of the tokens from `begin` to `end`; none if the prompt has no
-        log-probabilities."""
-        if self._logprobs is None:
-            return ()
-        return self._logprobs.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
 
 
 async def repeat_prompt(
@@ -168,10 +163,3 @@ async def repeat_prompt(
 async def generate_nothing(prompt_tokens: int) -> AsyncGenerator[TokenEvent, None]:
     """Yields the end of a sequence without tokens, for a choice that only repeats its prompt."""
     yield SequenceFinished(StopCause.LENGTH, Counts(prompt_tokens, 0))
-
-
-async def _pause_after_prompt(is_prompt: bool) -> None:
-    """After a part of the prompt, lets other tasks run once, because many such parts follow each other
-    without waiting."""
-    if is_prompt:
-        await asyncio.sleep(0)

@@ -5,7 +5,7 @@ Tools become a constraint of calls. A choice begins before, in or after its reas
 extended by the reasoning before the answer.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 from antiphon.constraints import grammar_types as groups
@@ -48,7 +48,6 @@ from antiphon.rendering.context_window import FittedPrompt
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning import (
     ReasoningCounter,
-    ReasoningNotation,
     ReasoningPosition,
     ReasoningReader,
     require_reasoning,
@@ -106,8 +105,10 @@ def constrain_answer(
             "so no budget can end it; leave it out",
             param=budget_field,
         )
+    opening = () if begin is ReasoningPosition.INSIDE else notation.open
+    ending = (notation.close, *notation.gap)
     prelude = Prelude(
-        frames=(_build_text_frame(notation, begin, token_ids),),
+        frames=(TextFrame(to_marks(opening, token_ids), to_marks(ending, token_ids)),),
         optional=begin is ReasoningPosition.BEFORE,
         budget=budget,
         forbidden_text=notation.close if notation.close in token_ids else "",
@@ -125,14 +126,6 @@ def _find_call_opening(constraint: Constraint | None, model_info: ModelInfo) -> 
         return ()
     opening = model_info.template.call_notation.find_early_opening(model_info.controls)
     return to_marks(opening, model_info.controls)
-
-
-def _build_text_frame(
-    notation: ReasoningNotation, begin: ReasoningPosition, token_ids: Mapping[str, int]
-) -> TextFrame:
-    """Builds the frame of the reasoning before the answer."""
-    opening = () if begin is ReasoningPosition.INSIDE else notation.open
-    return TextFrame(to_marks(opening, token_ids), to_marks((notation.close, *notation.gap), token_ids))
 
 
 def _constrain_channels(
@@ -361,19 +354,15 @@ class ChoiceParser:
     def _parse_event(self, event: Event) -> Iterator[Event]:
         """Yields the events that replace one event of the choice."""
         if isinstance(event, TextDelta):
-            self._add_unreported(event)
+            self._unreported_tokens += event.tokens
+            self._unreported_ids += event.ids
+            if event.scores:
+                self._unreported_scores.append(event.scores)
             yield from self._convert_parts(self._reader.add(event.text))
         elif isinstance(event, Finished):
             yield from self._finish(event)
         else:
             yield event
-
-    def _add_unreported(self, event: TextDelta) -> None:
-        """Adds the tokens, ids and scores of a delta to those for the next part."""
-        self._unreported_tokens += event.tokens
-        self._unreported_ids += event.ids
-        if event.scores:
-            self._unreported_scores.append(event.scores)
 
     def _finish(self, event: Finished) -> Iterator[Event]:
         """Yields the last parts and the event that ends the choice."""
@@ -388,21 +377,17 @@ class ChoiceParser:
 
     def _convert_parts(self, parts: Iterable[OutputPart]) -> Iterator[Event]:
         for part in parts:
-            if not isinstance(part, ReasoningPart):
-                yield self._convert_part(part)
-            elif self._shows_reasoning:
-                yield ReasoningDelta(self._choice, part.text, *self._take_unreported())
-
-    def _convert_part(self, part: OutputPart) -> Event:
-        unreported = self._take_unreported()
-        if isinstance(part, VisiblePart):
-            return TextDelta(self._choice, part.text, *unreported)
-        if isinstance(part, CallName):
-            self._call_count += 1
-            return ToolCallStarted(
-                self._choice, self._call_count - 1, self._make_call_id(), part.name, *unreported
-            )
-        return ToolCallDelta(self._choice, self._call_count - 1, part.text, *unreported)
+            if isinstance(part, ReasoningPart):
+                if self._shows_reasoning:
+                    yield ReasoningDelta(self._choice, part.text, *self._take_unreported())
+            elif isinstance(part, VisiblePart):
+                yield TextDelta(self._choice, part.text, *self._take_unreported())
+            elif isinstance(part, CallName):
+                self._call_count += 1
+                index, id_ = self._call_count - 1, self._make_call_id()
+                yield ToolCallStarted(self._choice, index, id_, part.name, *self._take_unreported())
+            else:
+                yield ToolCallDelta(self._choice, self._call_count - 1, part.text, *self._take_unreported())
 
     def _take_unreported(self) -> tuple[int, Scores, tuple[int, ...]]:
         """Returns the count, scores and ids of tokens that no event has reported yet, and clears them."""

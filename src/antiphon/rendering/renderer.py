@@ -19,7 +19,6 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.models import Load, Profile, TokenizerInfo
 from antiphon.domain.request import (
-    Constraint,
     Conversation,
     EmbeddingRequest,
     GenerationRequest,
@@ -295,48 +294,40 @@ class Renderer:
         ]
         for constraint in {prompt.constraint for prompt in fitted_prompts if prompt.constraint is not None}:
             async with self._check_queue.hold(context.actor.caller, context.clock):
-                await self._require_constrainable(constraint)
+                if not isinstance(self._engine, ConstraintEngine):
+                    raise UnsupportedParameter(
+                        f"{constraint.field}: this model's engine takes no constraints; leave it out",
+                        param=constraint.field,
+                    )
+                await self._engine.check(constraint)
         return fitted_prompts
 
     def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
         """Returns the engine's tokenizer for one request of the actor."""
         return FairTokenizer(self._engine, self._tokenizer_queue, actor, clock)
 
-    async def _require_constrainable(self, constraint: Constraint) -> None:
-        """Checks the constraint with the engine. Raises a RequestError that says why the engine cannot apply
-        it."""
-        if not isinstance(self._engine, ConstraintEngine):
-            raise UnsupportedParameter(
-                f"{constraint.field}: this model's engine takes no constraints; leave it out",
-                param=constraint.field,
-            )
-        await self._engine.check(constraint)
-
     def _build_shared_request(
         self, request: GenerationRequest, context: Context, model_info: ModelInfo, adapter: str | None
     ) -> TokenRequest:
         """Builds the token request that the sequences of all prompts and choices share."""
-        output = request.output
+        output, salt = request.output, ""
+        if request.cache_salt or not self._options.projects_share:
+            # A hash of the project and the request's salt separates prefix caches.
+            project = context.actor.project
+            text = f"{len(project)} {project} {request.cache_salt}"
+            salt = blake2b(text.encode(), digest_size=16).hexdigest()
         return TokenRequest(
             prompt=PromptTokens(()),
             max_tokens=0,
             sampling=request.sampling.build_sampling(model_info.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
-            cache_salt=self._build_salt(request, context),
+            cache_salt=salt,
             adapter=adapter,
             actor=context.actor.caller,
             priority=request.priority,
             logprob_token_ids=output.logprob_token_ids,
         )
-
-    def _build_salt(self, request: GenerationRequest, context: Context) -> str:
-        """Returns the key that separates prefix caches: a hash of the project and the request's salt. It is
-        empty if all projects share prefixes."""
-        if self._options.projects_share and not request.cache_salt:
-            return ""
-        project = context.actor.project
-        return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
         """Returns the information about the model. Loads it at the first call, and again after the engine has
