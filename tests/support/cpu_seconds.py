@@ -11,6 +11,8 @@ from collections.abc import Generator
 import psutil
 import pytest
 
+from tests.support.processes import list_children
+
 __all__ = ["pytest_addoption", "pytest_configure"]
 
 
@@ -20,7 +22,7 @@ class CpuSeconds:
     def __init__(self, count: int) -> None:
         self._count = count
         self._before: float | None = None
-        """The CPU time when the previous test ended. Measuring is slow if many processes run."""
+        """The CPU time when the previous test ended."""
         self._tests = defaultdict[str, float](float)
 
     @pytest.hookimpl(tryfirst=True)
@@ -65,12 +67,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _measure() -> float:
     """Returns the CPU seconds of this process and its descendants, including ended children."""
-    return sum(os.times()[:4]) + sum(map(_measure_process, psutil.Process().children(recursive=True)))
+    return sum(os.times()[:4]) + sum(map(_measure_family, list_children(psutil.Process())))
 
 
-def _measure_process(process: psutil.Process) -> float:
-    """Returns the CPU seconds of a process and its ended children; 0 if the process has ended."""
+def _measure_family(process: psutil.Process) -> float:
+    """Returns the CPU seconds of a process and its descendants; of one that has ended 0."""
     try:
-        return float(sum(process.cpu_times()[:4]))
+        own = float(sum(process.cpu_times()[:4]))
     except psutil.NoSuchProcess:
         return 0.0
+    return own + sum(map(_measure_family, list_children(process)))

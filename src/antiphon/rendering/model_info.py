@@ -16,10 +16,12 @@ from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.reasoning import detect_reasoning
 from antiphon.rendering.template.chat_template import (
     BY_TEMPLATE,
+    PROVED,
     ChatTemplate,
     NotationFamilies,
     SpecialTokens,
     build_proof,
+    digest_proof,
 )
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
 from antiphon.telemetry.logs import record
@@ -216,8 +218,10 @@ async def _load_template(
             "this model has no chat template; send its prompt to /v1/completions, or, if the server accepts "
             "templates (ANTIPHON_REQUEST_TEMPLATES=true), send one as chat_template",
         )
+    proof = build_proof(source, special)
     try:
-        await prove(build_proof(source, special))
+        if digest_proof(proof) not in PROVED:
+            await prove(proof)
         return await asyncio.to_thread(ChatTemplate, source, special, families), ""
     except TemplateRefused as refused:
         record("chat_template_refused", logging.WARNING, reason=refused.message)
