@@ -118,8 +118,8 @@ class Asker:
         self._has_ledger = has_ledger
 
     def ids(self, text: str) -> list[int]:
-        """Cantor's token ids of a text, without a begin token."""
-        asked = {"model": "cantor", "prompt": text, "add_special_tokens": False}
+        """The model's token ids of a text, without a begin token."""
+        asked = {"model": self._model, "prompt": text, "add_special_tokens": False}
         found: list[int] = self.client.post("/tokenize", json=asked).json()["tokens"]
         return found
 
