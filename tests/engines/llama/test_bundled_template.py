@@ -26,4 +26,4 @@ async def test_the_bundled_models_template_is_proved_once_and_another_at_each_lo
     (proof,) = proofs
     bundled = {**proof, "template": info.chat_template}
     prove(bundled)
-    assert PROVED == {digest_proof(bundled)}
+    assert {digest_proof(bundled)} == PROVED
