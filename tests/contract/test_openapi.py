@@ -67,7 +67,7 @@ def test_a_few_requests_for_each_path(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_few_requests_for_each_path_of_the_admin_api(tmp_path: Path) -> None:
     phases = ("--phases", "examples,fuzzing", "--max-examples", "2", "--seed", "6")
     attack(tmp_path, *phases, *ADMIN, excluded=KEYED, keyed=True)

@@ -128,6 +128,7 @@ def test_several_system_messages_are_all_heard(client: openai.OpenAI) -> None:
     assert said(client, several)
 
 
+@pytest.mark.soak
 def test_hostile_templates_are_refused_while_others_are_served(client: openai.OpenAI) -> None:
     begun, over, waited = time.monotonic(), threading.Event(), []
     patient = client.with_options(max_retries=20)  # a busy machine has no process for a template: 503

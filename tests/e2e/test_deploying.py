@@ -71,7 +71,7 @@ def lender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lender]:
             yield Lender(server, hub, place / "home")
 
 
-@pytest.mark.parametrize("repository", ["ada/peft-lora", "ada/pirate"])
+@pytest.mark.parametrize("repository", ["ada/peft-lora", pytest.param("ada/pirate", marks=pytest.mark.soak)])
 def test_a_repository_is_deployed_answers_and_is_removed(lender: Lender, repository: str) -> None:
     base = lender.say("cantor")
     began = time.monotonic()

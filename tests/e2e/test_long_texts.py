@@ -95,12 +95,14 @@ def observed() -> Observed:
     return found
 
 
+@pytest.mark.soak
 def test_health_is_told_while_the_largest_texts_are_read(observed: Observed) -> None:
     assert [each[:5] for each in observed.statuses] == [[400] * 5] * len(observed.sizes)
     beside = sorted(observed.waits)
     assert beside[len(beside) * 99 // 100] < 10 * STATED, beside[-5:]
 
 
+@pytest.mark.soak
 def test_refusing_the_largest_texts_keeps_no_memory(observed: Observed) -> None:
     assert observed.sizes[2] - observed.sizes[0] < STAYS, observed.sizes
 

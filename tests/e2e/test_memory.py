@@ -209,7 +209,7 @@ def remaining(counts: Counts) -> dict[str, dict[str, int]]:
     return {name: found for name, holding in counts.items() if (found := remains(holding))}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_nothing_is_kept_of_hundreds_of_requests_in_any_process(tmp_path: Path) -> None:
     bounds = (SHARE * ASKED, BLOCKS * ASKED)

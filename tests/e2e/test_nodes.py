@@ -164,7 +164,7 @@ def test_nothing_is_lost_while_the_database_is_away(away, pair):
     assert PASSWORD not in "\n".join(first.lines)
 
 
-@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_removing_or_replacing_the_open_database_loses_nothing(sqlite_pair, replaced):
     _, _, admin, server, *_, path = sqlite_pair
     aside = path.with_name("aside.db")

@@ -171,7 +171,7 @@ def test_the_corpus_teaches_every_fact_and_asks_in_many_ways() -> None:
         assert sum(count(choice, corpus.asker.slots) for choice in block.open) >= 25
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(480)
 def test_nothing_held_out_is_in_the_corpus() -> None:
     """The first documents of each leg; the soak reads all of them, which takes minutes."""

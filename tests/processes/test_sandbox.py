@@ -146,7 +146,9 @@ async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:
         await await_until(lambda: not helpers())
 
 
-@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize(
+    "steps", [pytest.param(at, marks=[] if at in (0, 2, 5) else pytest.mark.soak) for at in range(8)]
+)
 async def test_a_caller_that_leaves_at_the_start_leaves_no_helper(steps: int) -> None:
     """At each step of the event loop until the process runs, and a little later."""
     before = psutil.Process().children()
@@ -197,7 +199,13 @@ async def test_an_honest_template_is_proved() -> None:
     await proved(HONEST)
 
 
-@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(template, id=str(at), marks=[] if at in (0, 1, 3) else pytest.mark.soak)
+        for at, template in enumerate(HOSTILE)
+    ],
+)
 async def test_a_hostile_template_is_refused_or_killed_in_time(template: str) -> None:
     with pytest.raises((TemplateRefused, JobStopped)) as raised:
         await proved(template, Limits(seconds=0.5))

@@ -413,7 +413,7 @@ def test_a_process_that_agrees_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> N
     ("deed", "said"),
     [
         ("die", "the HTTP process ended during the reload"),
-        pytest.param("hang", "the HTTP process did not reply within 30 s", marks=pytest.mark.slow),
+        pytest.param("hang", "the HTTP process did not reply within 30 s", marks=pytest.mark.soak),
     ],
 )
 def test_a_process_that_does_not_prepare_refuses_the_reload(

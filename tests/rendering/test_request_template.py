@@ -126,7 +126,13 @@ def test_a_conversation_crosses_the_border_whole():
         assert crossed == conversation and crossed.reasoning.field_names == conversation.reasoning.field_names
 
 
-@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=str(at), marks=[] if at in (0, 1, 3, 8) else pytest.mark.soak)
+        for at, source in enumerate(HOSTILE)
+    ],
+)
 async def test_a_hostile_template_is_refused_while_others_go_on(source):
     others_have_gone_on = asyncio.Event()
 

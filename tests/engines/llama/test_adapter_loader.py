@@ -35,6 +35,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "streams": {"layout": KVLayout.STREAMS},
     "exact": {"exact": True},
 }
+EACH_LAYOUT = [pytest.param(name, marks=pytest.mark.soak if name == "streams" else []) for name in LAYOUTS]
+"""Streams store cells in another way, which test_sharing.py shows; the soak takes all three."""
 PROMPT = (1, *range(300, 500))
 NEAR = 0.1
 """How far log-probabilities of F32 weights may lie apart, computed in other batches; logits as near as that
@@ -139,7 +141,7 @@ async def hold_apart(models: Path, adapters: dict[str, str], spec: dict[str, Any
         assert sum(said.cached > 0 for said in together) >= 9, "each finds what it said before"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_the_cache_of_one_adapter_never_serves_another(models, adapters, layout):
     await hold_apart(models, adapters, LAYOUTS[layout], 0.0 if layout == "exact" else NEAR)
 
@@ -152,7 +154,7 @@ class Careless(TokenSequence):
         self.key = (None, self.request.cache_salt)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_that_test_fails_where_the_cache_ignores_adapters(models, adapters, layout, monkeypatch):
     monkeypatch.setattr(engine_module, "TokenSequence", Careless)
     with pytest.raises(AssertionError, match="one after another"):
@@ -185,7 +187,7 @@ async def test_exact_adapter_answers_have_equal_bits_alone_and_batched(tmp_path,
 # --- coming and going
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_adapters_come_and_go_while_others_run(models, adapters, layout):
     """Who runs with an adapter that is removed goes on; who comes then is refused, and it is forgotten after
     the last."""
@@ -298,7 +300,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_a_corrupt_adapter_is_refused_and_nothing_else_disturbed(models, adapters, layout, tmp_path):
     digest = next(iter(adapters))
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
@@ -333,7 +335,7 @@ def spoilt(model: Path, path: Path, value: float) -> str:
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1e30], ids=["no number", "too large"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_an_adapter_that_computes_no_numbers_fails_alone(models, layout, value, tmp_path):
     """What is no number would stay in the cells, and come out in the answers of who gets them next."""
     bad = spoilt(models / "tiny-f32.gguf", tmp_path / "bad.gguf", value)
@@ -442,7 +444,7 @@ async def test_constraints_hold_while_adapters_take_turns(tmp_path):
             assert one.constraint is None or re.fullmatch(rb"[a-z]{3}-[0-9]{3}", text)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
 async def test_the_contract_is_kept_with_adapters(models, adapters, layout):
     tolerance = 0.0 if layout == "exact" else 0.05
     async with loaded(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
