@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from antiphon.assembly.dialects import DIALECTS
-from antiphon.cli.main import HelpGroup, app
+from antiphon.cli.main import HelpGroup, build_command
 from antiphon.dialects.common.field_table import FieldSupport, RequestField, Table
 from antiphon.dialects.common.fields import FIELD_TABLE, FieldScope
 from antiphon.dialects.common.product_pages import UNSTATED, PageRow, ProductPage
@@ -367,7 +367,7 @@ def build_commands_page() -> str:
         'eval "$(antiphon completion bash)"',
         "```",
     ]
-    root = typer.main.get_command(app)
+    root = build_command()
     root_commands = root.commands if isinstance(root, TyperGroup) else {}
     lines += ["", "| group | commands |", "|---|---|"]
     for group in HelpGroup:

@@ -12,10 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from antiphon.cli.main import app
+from antiphon.cli.main import build_command
 from tests.cli.conftest import Run
 from tests.support.rights import obey_file_modes
 
@@ -64,7 +63,7 @@ def list_commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, TyperCom
             yield " ".join((*path, name)), command
 
 
-ROOT = typer.main.get_command(app)
+ROOT = build_command()
 assert isinstance(ROOT, TyperGroup)
 COMMANDS = dict(list_commands(ROOT))
 CALLERS = [name for name, command in COMMANDS.items() if any("--url" in each.opts for each in command.params)]

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 
-from antiphon.cli.main import app
+from antiphon.cli.main import build_command
 from antiphon.settings.loading import load_settings
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
@@ -107,7 +107,7 @@ def test_what_is_not_run_exists(command: Command) -> None:
 
 def parse(words: list[str]) -> None:
     """Asks the command line's own parser. Raises SystemExit or a usage error where it would."""
-    command = typer.main.get_command(app)
+    command = build_command()
     words = [word for word in words if word != "--help"]  # every command has it
     while words and isinstance(command, typer.core.TyperGroup):
         name, found, words = command.resolve_command(typer.Context(command), words)

@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ from antiphon.cli.commands import (
 from antiphon.cli.output import report_output_errors
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter
 
     from antiphon.cli.serve_options import ServeOptions
 
@@ -258,6 +259,12 @@ app.add_typer(knowledge.app, rich_help_panel=HelpGroup.DATA)
 app.add_typer(store.app, rich_help_panel=HelpGroup.DATA)
 
 
+@cache
+def build_command() -> "Command":
+    """Builds the tree of all commands. Where many run in one process, as in the tests, it is built once."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Runs the command line."""
     if COMPLETION_VARIABLE in os.environ:
@@ -265,7 +272,7 @@ def main() -> None:
 
         completion_init()
     with _build_stderr_context(sys.argv[1:]), report_output_errors():
-        app()
+        build_command()()
 
 
 def _build_stderr_context(arguments: list[str]) -> AbstractContextManager[None]:
