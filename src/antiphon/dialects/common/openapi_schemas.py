@@ -3,6 +3,7 @@ tables."""
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -75,10 +76,14 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
 def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
     """Returns the names of all request fields: of the bodies' wire types, of the types that they contain, and
     of the tables."""
-    _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
-    return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
-        *tables
-    )
+    return _list_property_names(tuple(bodies)).union(*tables)
+
+
+@cache
+def _list_property_names(shapes: tuple[object, ...]) -> frozenset[str]:
+    """Returns the names of all properties. Building the schemas takes a tenth of a second of CPU."""
+    _, schemas = msgspec.json.schema_components(shapes, ref_template=REF)
+    return frozenset(name for schema in schemas.values() for name in schema.get("properties", ()))
 
 
 def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
