@@ -1,7 +1,8 @@
 """The tree of all settings, and functions that copy it with other values. Reads no file."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
@@ -199,13 +200,16 @@ SECTIONS: tuple[str, ...] = (
 )
 
 
-def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
-    """Yields name, environment variable, documentation and default of each setting of a section."""
+@cache
+def list_settings(section: str) -> tuple[tuple[str, str, str, object], ...]:
+    """Returns name, environment variable, documentation and default of each setting of a section."""
     cls = get_type_hints(Settings)[section]
     hints = get_type_hints(cls, include_extras=True)
+    settings = []
     for field in msgspec.structs.fields(cls):
         meta = next(item for item in get_args(hints[field.name]) if isinstance(item, Meta) and item.extra)
-        yield field.name, (meta.extra or {})["env"], meta.description or "", field.default
+        settings.append((field.name, (meta.extra or {})["env"], meta.description or "", field.default))
+    return tuple(settings)
 
 
 def replace_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
