@@ -1,16 +1,27 @@
 """Settings of providers that are wrong are refused at the start, and no refusal shows a secret."""
 
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from antiphon.assembly.vendors import build_client, require_providers, resolve_provider
+from antiphon.assembly.vendors import (
+    RoutedModelBuilder,
+    build_client,
+    build_vendors,
+    require_providers,
+    resolve_provider,
+)
+from antiphon.dialects.messages.decode import decode_messages
+from antiphon.domain.context import Context
+from antiphon.engines.vendors.engine import PreparedVendorRequest
 from antiphon.engines.vendors.openai.dialect import OpenAIUpstream
 from antiphon.engines.vendors.responses.dialect import ResponsesUpstream
 from antiphon.errors import SettingsError
 from antiphon.settings.loading import load_settings
-from antiphon.settings.providers import ProviderSettings
+from antiphon.settings.providers import ProviderSettings, RoutedModelSettings
+from antiphon.settings.schema import Settings
 
 FIRST = "[providers.first]\nkind = 'openai'\nbase_url = 'https://one.example/v1'\n"
 
@@ -102,3 +113,22 @@ def test_the_api_of_a_provider_chooses_its_upstream_dialect():
         lines = f'preset = "openai"\nkey = "env:KEY"\napi = "{api}"'
         settings = msgspec.toml.decode(lines, type=ProviderSettings)
         assert type(build_client(resolve_provider("first", settings, {"KEY": "a"})).upstream) is upstream
+
+
+async def test_only_the_kind_anthropic_passes_hosted_tools():
+    wrong = ProviderSettings(preset="openai", key="env:KEY", pass_hosted_tools=True)
+    with pytest.raises(SettingsError, match=r"providers\.first\.pass_hosted_tools: only the kind anthropic"):
+        resolve_provider("first", wrong, {"KEY": "a"})
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    request = decode_messages(json.dumps(body | {"tools": [search]}).encode()).request
+    routed = RoutedModelSettings(name="m", provider="first")
+    for passes in (False, True):
+        provider = ProviderSettings(preset="anthropic", key="env:KEY", pass_hosted_tools=passes)
+        vendors = build_vendors(
+            Settings(providers={"first": provider}, routed_models=(routed,)), {"KEY": "a"}
+        )
+        (route,) = RoutedModelBuilder(vendors, {}, 0).build_model(routed).routes
+        prepared = await route.engine.prepare(request, Context("req-1"))
+        assert isinstance(prepared, PreparedVendorRequest)
+        assert (b"web_search" in prepared.call.body) is passes

@@ -79,6 +79,10 @@ def resolve_provider(name: str, settings: ProviderSettings, environ: Mapping[str
         raise SettingsError(
             f'providers.{name}.api: only the kind openai has the API "responses"; leave it out'
         )
+    if settings.pass_hosted_tools and preset.kind != "anthropic":
+        raise SettingsError(
+            f"providers.{name}.pass_hosted_tools: only the kind anthropic has such tools; leave it out"
+        )
     base_url = settings.base_url or preset.base_url
     if base_url is None:
         raise SettingsError(f"the provider {name} has no address: write base_url into [providers.{name}]")
