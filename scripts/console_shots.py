@@ -99,7 +99,7 @@ async def photograph(url: str, key: str) -> None:
         for page, whole in PAGES.items():
             await browser.run(f"location.hash = '#/{page}'")
             await fill(browser, page)
-            await browser.wait_for(f"document.querySelector('main {whole}')")
+            await browser.wait_for(f"document.querySelector('{page.split('/')[0]}-page {whole}')")
             for look, (width, height) in LOOKS.items():
                 scheme = [{"name": "prefers-color-scheme", "value": look.removesuffix("-phone")}]
                 await browser.call("Emulation.setEmulatedMedia", features=scheme)

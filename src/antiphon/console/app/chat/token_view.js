@@ -44,7 +44,7 @@ class TokenView extends View {
 
   render() {
     return html`<div class="tokens" @keydown=${this.move} @click=${this.toggle}></div>
-      <p class="legend small">${LEGEND.map((words, index) => html`<span class="token sure-${index}">${words}</span> `)}
+      <p class="legend small">Probability: ${LEGEND.map((words, index) => html`<span class="token sure-${index}">${words}</span> `)}
         ${this.origins.map((origin) => html`<span class="token ${origin}">${origin}</span> `)}</p>
       ${this.chosen === null ? nothing : this.renderAlternatives(this.chosen)}`;
   }

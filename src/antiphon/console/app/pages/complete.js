@@ -97,7 +97,7 @@ class CompletePage extends View {
           <label>Text <textarea class="code" rows="8" .value=${this.text} @input=${(/** @type {any} */ event) => { this.text = event.target.value; }}
             @keydown=${(/** @type {any} */ event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.target.form.requestSubmit(); }}></textarea></label>
           <label class="check"><input type="checkbox" .checked=${this.scores} @change=${(/** @type {any} */ event) => { this.scores = event.target.checked; }}> Score the text too: the probability of each of its tokens</label>
-          <div class="row">${this.running ? html`<button type="button" class="danger" @click=${() => this.running?.abort()}>${icon("square")} Stop</button>`
+          <div class="row wrap">${this.running ? html`<button type="button" class="danger" @click=${() => this.running?.abort()}>${icon("square")} Stop</button>`
             : html`<button class="primary" ?disabled=${!this.settings.model}>${icon("play")} Continue</button>`}
             ${answer?.text && !this.running ? html`<button type="button" @click=${() => { this.text = facts?.body.echo ? answer.text : this.text + answer.text; this.answer = null; }}>${icon("arrow-up")} Take over the text</button>` : nothing}
             ${facts?.body ? html`<button type="button" @click=${() => /** @type {any} */ (this.querySelector("code-dialog")).open(PATH, facts.body)}>${icon("code")} As a program</button>` : nothing}</div>

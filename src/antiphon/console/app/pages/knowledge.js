@@ -147,10 +147,10 @@ class KnowledgePage extends View {
   /** @param {any[]} results */
   renderResults(results) {
     if (!results.length) return html`<p class="muted">Nothing was found.</p>`;
-    return html`<div class="scroll" tabindex="0"><table class="list results"><thead><tr><th class="number">Fused</th><th class="number">By words</th><th class="number">By vectors</th><th class="number">Similarity</th><th>Chunk</th></tr></thead>
-      <tbody>${results.map((result, index) => html`<tr><td class="number">${index + 1}</td><td class="number">${formatCount(result.words_rank)}</td><td class="number">${formatCount(result.vector_rank)}</td>
-        <td class="number">${result.similarity === null ? "–" : result.similarity.toFixed(3)}</td>
-        <td class="text"><strong>${result.chunk.title || result.chunk.file_name || ""}</strong>${result.chunk.page === null || result.chunk.page === undefined ? nothing : ` page ${result.chunk.page}`}<div class="plain">${result.chunk.text}</div></td></tr>`)}</tbody></table></div>`;
+    return html`<div class="scroll" tabindex="0"><table class="list results"><thead><tr><th>Chunk</th><th class="number">Fused</th><th class="number">By words</th><th class="number">By vectors</th><th class="number">Similarity</th></tr></thead>
+      <tbody>${results.map((result, index) => html`<tr><td class="text"><strong>${result.chunk.title || result.chunk.file_name || ""}</strong>${result.chunk.page === null || result.chunk.page === undefined ? nothing : ` page ${result.chunk.page}`}<div class="plain">${result.chunk.text}</div></td>
+        <td class="number">${index + 1}</td><td class="number">${formatCount(result.words_rank)}</td><td class="number">${formatCount(result.vector_rank)}</td>
+        <td class="number">${result.similarity === null ? "–" : result.similarity.toFixed(3)}</td></tr>`)}</tbody></table></div>`;
   }
 }
 

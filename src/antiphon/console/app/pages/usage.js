@@ -122,7 +122,8 @@ class UsagePage extends View {
     this.chart?.destroy();
     place.replaceChildren();
     const colour = getComputedStyle(this).getPropertyValue("color");
-    const hues = lines.map((_, index) => `hsl(${(index * 137 + 230) % 360} 65% 55%)`);
+    const light = matchMedia("(prefers-color-scheme: dark)").matches ? 70 : 50;
+    const hues = lines.map((_, index) => `hsl(${(index * 137 + 230) % 360} 65% ${light}%)`);
     const axis = { stroke: colour, grid: { stroke: "#8884", width: 1 }, ticks: { stroke: "#8884" } };
     this.chart = new uPlot({
       width: place.clientWidth, height: 260, axes: [axis, { ...axis, size: 70 }], scales: { y: { range: [0, null] } },
