@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from antiphon.domain.values import replace
 from antiphon.rendering.model_info import load_info
 from antiphon.rendering.template.chat_template import PROVED, digest_proof, prove
-from antiphon.testing import ScriptedTokenEngine
+from antiphon_testing import ScriptedTokenEngine
 from tests.engines.llama.conftest import loaded
 from tests.support.model_files import CANTOR
 
