@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.messages.decode import OPTIONAL, decode_count, decode_messages
+from antiphon.dialects.messages.decode import ITEM_STATE, OPTIONAL, decode_count, decode_messages
 from antiphon.domain.messages import (
     OWN_SIGNATURE,
     CacheControl,
@@ -210,6 +210,22 @@ def test_reasoning_of_this_server_goes_to_the_template_and_that_of_a_vendor_back
         {"type": "thinking", "thinking": "so", "signature": "Eq==", "after": {"text": 1, "calls": 0}},
         {"type": "redacted_thinking", "data": "x", "after": {"text": 1, "calls": 1}},
     )
+
+
+def test_an_item_of_reasoning_that_cannot_be_read_is_named():
+    kept = {"type": "reasoning", "id": "rs_1", "encrypted_content": "x", "provider": "open"}
+    for text, ids in (
+        (json.dumps(kept), ["rs_1"]),
+        ("no JSON", []),
+        ('{"type": "reasoning"}', []),
+        ('{"x": ' + "[" * 100_000, []),
+    ):
+        thought = {"type": "thinking", "thinking": "Hm.", "signature": ITEM_STATE + text}
+        content = [thought, {"type": "text", "text": "A"}]
+        decoded = call(messages=talk(("user", "Q"), ("assistant", content), ("user", "R")))
+        blocks = decoded.request.prompts[0].messages[1].thinking_blocks
+        assert [block["id"] for block in blocks] == ids
+        assert ("messages[].content[].signature" in decoded.ignored) is (not ids)
 
 
 @pytest.mark.parametrize(

@@ -671,7 +671,7 @@ def _build_assistant(
             elif block.signature.startswith(ITEM_STATE):
                 try:
                     kept = _read_item(block.signature.removeprefix(ITEM_STATE))
-                except msgspec.MsgspecError:
+                except (msgspec.MsgspecError, RecursionError):  # the latter if it is nested too deeply
                     report.paths.append(path + SIGNATURE)
                 else:
                     item: dict[str, object] = msgspec.to_builtins(kept)
