@@ -372,3 +372,21 @@ async def test_a_pdf_that_cannot_be_read_is_refused_by_its_name():
 
 async def test_the_sandbox_reads_a_pdf():
     assert await read_document(make_pdf([["One"], ["Two"]]), "application/pdf") == "One\n\nTwo"
+
+
+async def test_tools_that_anthropic_runs_are_refused_if_the_operator_says_so():
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    for setting, status in (("ignore", 200), ("refuse", 400)):
+        async with serving(hosted_tools=setting) as served:
+            reply = await served.ask("/v1/messages", BODY | {"tools": [search]})
+            counted = await served.ask(
+                "/v1/messages/count_tokens",
+                {"model": "m", "messages": BODY["messages"], "tools": [search]},
+            )
+        assert reply.status == status
+        if status == 200:
+            assert reply.headers["x-antiphon-ignored"] == "tools[].web_search_20250305"
+            assert counted.headers["x-antiphon-ignored"] == "tools[].web_search_20250305"
+        else:
+            text = "tools[0].type web_search_20250305 is not supported"
+            assert text in reply.error["message"] and text in counted.error["message"]

@@ -98,7 +98,7 @@ class DialectOptions(Struct, frozen=True):
     max_file_bytes: int | None = None
     """The largest file of a knowledge table; None means the server's limit of bodies."""
     refuses_hosted: bool = False
-    """Whether tools of the Responses API that the vendor would run are refused, not left out."""
+    """Whether tools of Responses and Messages that the vendor would run are refused, not left out."""
 
 
 class DialectDefaults:

@@ -93,8 +93,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["ignore", "refuse"],
         describe(
             "ANTIPHON_HOSTED_TOOLS",
-            "What happens to tools of the Responses API that OpenAI runs, such as web_search: they are left "
-            "out and the header x-antiphon-ignored names them, or a 400 (responses.md).",
+            "What happens to tools that OpenAI runs (responses.md) or Anthropic (messages.md), such as "
+            "web_search: they are left out and the header x-antiphon-ignored names them, or a 400.",
         ),
     ] = "ignore"
     request_templates: Annotated[

@@ -247,13 +247,31 @@ def _unseal_nothing(_: str) -> str:
     return ""
 
 
+def _require_no_hosted_tools(report: FieldReport) -> None:
+    """Raises UnsupportedParameter for a tool that Anthropic runs."""
+    for path in report.hosted_tools:
+        tool, _, kind = path.partition("].")
+        field = f"{tool}].type"
+        raise UnsupportedParameter(
+            f"{field} {kind} is not supported: this server refuses tools that Anthropic runs", param=field
+        )
+
+
 def decode_messages(
-    body: bytes, strict: bool = False, betas: str = "", unseal: Callable[[str], str] = _unseal_nothing
+    body: bytes,
+    strict: bool = False,
+    betas: str = "",
+    unseal: Callable[[str], str] = _unseal_nothing,
+    *,
+    refuses_hosted: bool = False,
 ) -> MessagesCall:
     """Decodes a body of POST /v1/messages. `strict`: a schema with a keyword that is not enforced is refused.
     `betas`: the header of that name, for Anthropic. `unseal` returns the reasoning of a signature that this
-    server wrote; empty if it cannot be read. Raises a RequestError."""
+    server wrote; empty if it cannot be read. `refuses_hosted`: tools that Anthropic runs are refused. Raises
+    a RequestError."""
     wire, report = MESSAGES_BODY.decode(body, report_unknown=True)
+    if refuses_hosted:
+        _require_no_hosted_tools(report)
     conversation, relaxed = _build_conversation(wire, report, unseal, strict)
     anthropic_paths = list(filter(_is_for_anthropic, report.paths))
     report.paths = [path for path in report.paths if not _is_for_anthropic(path)]
@@ -306,11 +324,13 @@ def decode_messages(
 
 
 def decode_count(
-    body: bytes, unseal: Callable[[str], str] = _unseal_nothing
+    body: bytes, unseal: Callable[[str], str] = _unseal_nothing, *, refuses_hosted: bool = False
 ) -> tuple[str, Conversation, tuple[str, ...]]:
     """Decodes a body of POST /v1/messages/count_tokens. Returns the model, the conversation, and the
-    ignored fields. `unseal`: as for `decode_messages`. Raises a RequestError."""
+    ignored fields. The parameters are those of `decode_messages`. Raises a RequestError."""
     wire, report = COUNT_BODY.decode(body, report_unknown=True)
+    if refuses_hosted:
+        _require_no_hosted_tools(report)
     for name in _list_own_tools(wire):
         raise UnsupportedParameter(
             f"{name} is not supported: send the tool with its input_schema", param=name.partition(" ")[0]

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
+from typing import Self
 
 import msgspec
 
-from antiphon.dialects.base import Endpoint, RequestBody
+from antiphon.dialects.base import DialectOptions, Endpoint, RequestBody
 from antiphon.dialects.calls import GenerationCall, TokenizeCall
 from antiphon.dialects.common.dialect import DescribedDialect
 from antiphon.dialects.common.endpoints import answer_generation, decode_body
@@ -93,9 +94,16 @@ class Messages(DescribedDialect):
     schema_prefix = SCHEMA_PREFIX
     page = None
 
-    def __init__(self, report_unknown: bool = True, strict_schemas: bool = False) -> None:
-        """Unknown fields are reported and never refused, whatever `report_unknown` says."""
-        self.endpoints = (declare_messages(strict_schemas), declare_count())
+    def __init__(
+        self, report_unknown: bool = True, strict_schemas: bool = False, refuses_hosted: bool = False
+    ) -> None:
+        """Unknown fields are reported and never refused, whatever `report_unknown` says. `refuses_hosted`:
+        tools that Anthropic runs are refused, not left out."""
+        self.endpoints = (declare_messages(strict_schemas, refuses_hosted), declare_count(refuses_hosted))
+
+    @classmethod
+    def create(cls, options: DialectOptions) -> Self:
+        return cls(options.report_unknown, options.strict_schemas, options.refuses_hosted)
 
     def encode_error(self, error: AntiphonError, request: Request | None = None) -> bytes:
         return encode_error(error, None if request is None else request.id)
@@ -118,7 +126,7 @@ def build_id_header(request: Request) -> Headers:
     return ((b"request-id", request.id.encode()),)
 
 
-def declare_messages(strict: bool) -> Endpoint:
+def declare_messages(strict: bool, refuses_hosted: bool) -> Endpoint:
     """Declares POST /v1/messages."""
     origin = Origin(NAME, PREFIX)
 
@@ -126,7 +134,10 @@ def declare_messages(strict: bool) -> Endpoint:
         betas = b",".join(request.headers.get(b"anthropic-beta", ())).decode("latin-1")
         betas = betas if betas.isascii() and betas.isprintable() else ""
         unseal = partial(unseal_text, SealReader("messages", request, services))
-        call = await decode_body(lambda body: decode_messages(body, strict, betas, unseal), request, services)
+        decode = partial(
+            decode_messages, strict=strict, betas=betas, unseal=unseal, refuses_hosted=refuses_hosted
+        )
+        call = await decode_body(decode, request, services)
         services.count_unused(NAME, call.unused)
         return call, services.create_meta(call.request.model)
 
@@ -151,12 +162,12 @@ def declare_messages(strict: bool) -> Endpoint:
     )
 
 
-def declare_count() -> Endpoint:
+def declare_count(refuses_hosted: bool) -> Endpoint:
     """Declares POST /v1/messages/count_tokens."""
     return Endpoint(
         method="POST",
         path=COUNT_PATH,
-        handler=count_tokens,
+        handler=partial(count_tokens, refuses_hosted),
         right=Right.GENERATE,
         body=RequestBody(shape=wire_types.CountRequest),
         summary="Count the tokens of a conversation",
@@ -165,10 +176,10 @@ def declare_count() -> Endpoint:
     )
 
 
-async def count_tokens(request: Request, services: Services) -> Answer:
+async def count_tokens(refuses_hosted: bool, request: Request, services: Services) -> Answer:
     """Counts the tokens of a conversation with the model's own template and tokenizer."""
     unseal = partial(unseal_text, SealReader("messages", request, services))
-    decode = partial(decode_count, unseal=unseal)
+    decode = partial(decode_count, unseal=unseal, refuses_hosted=refuses_hosted)
     model, conversation, ignored = await decode_body(decode, request, services)
     try:
         prompt = await services.tokenize(TokenizeCall(model, conversation), request)
