@@ -1,5 +1,7 @@
 // What the console's pure modules do, without a browser.
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
 import { test } from "node:test";
 
 const APP = new URL("../../src/antiphon/console/app/", import.meta.url);
@@ -16,6 +18,7 @@ const tokens = await load("tokens.js");
 const { layOut } = await load("requests/waterfall.js");
 const schema = await load("reference/schema.js");
 const format = await load("lib/format.js");
+const signIn = await load("lib/sign_in.js");
 
 const streamOf = (parts) => new ReadableStream({
   start(controller) {
@@ -255,4 +258,89 @@ test("an example has what is required", () => {
 test("durations and sizes have fitting units", () => {
   assert.deepEqual([12, 1500, 61_000, null].map(format.formatDuration), ["12 ms", "1.5 s", "1 min 1 s", "–"]);
   assert.equal(format.formatBytes(5_270_528), "5.3 MB");
+});
+
+const encodeJson = (value) => Buffer.from(JSON.stringify(value)).toString("base64url");
+const writeToken = (claims) => `${encodeJson({ alg: "ES256" })}.${encodeJson(claims)}.c2lnbmF0dXJl`;
+
+/** Answers as an issuer whose documents can be changed, for as long as `act` takes. */
+async function withIssuer(act) {
+  const issuer = { found: {}, status: 200, answer: {}, sent: [] };
+  const server = createServer(async (request, response) => {
+    const parts = [];
+    for await (const part of request) parts.push(part);
+    if (request.method === "POST") issuer.sent.push(new URLSearchParams(Buffer.concat(parts).toString()));
+    response.writeHead(request.method === "POST" ? issuer.status : 200).end(JSON.stringify(request.method === "POST" ? issuer.answer : issuer.found));
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const url = `http://127.0.0.1:${server.address().port}/realm`;
+  issuer.client = { issuer: url, client_id: "console", scope: "openid email" };
+  issuer.found = { issuer: url, authorization_endpoint: `${url}/authorize?tenant=1`, token_endpoint: `${url}/token` };
+  try {
+    await act(issuer);
+  } finally {
+    server.close();
+  }
+}
+
+test("a sign-in proves itself by its verifier, and takes the access token", () => withIssuer(async (issuer) => {
+  const attempt = await signIn.prepareSignIn(issuer.client, "http://h/llm/console/");
+  const page = new URL(attempt.address);
+  assert.equal(page.origin + page.pathname, issuer.found.authorization_endpoint.split("?")[0]);
+  const asked = Object.fromEntries(page.searchParams);
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(attempt.verifier));
+  assert.deepEqual(asked, { tenant: "1", response_type: "code", client_id: "console", redirect_uri: "http://h/llm/console/", scope: "openid email",
+    state: attempt.state, nonce: attempt.nonce, code_challenge: Buffer.from(digest).toString("base64url"), code_challenge_method: "S256" });
+  assert.ok(attempt.verifier.length === 43 && attempt.state !== attempt.nonce && !attempt.address.includes(attempt.verifier));
+  const claims = { iss: issuer.client.issuer, aud: ["console"], nonce: attempt.nonce, email: "zoë@example.org" };
+  issuer.answer = { access_token: writeToken({ aud: "antiphon" }), id_token: writeToken(claims), expires_in: 60 };
+  const found = await signIn.redeemReply(attempt, new URLSearchParams({ code: "c", state: attempt.state, iss: issuer.client.issuer }));
+  assert.deepEqual(Object.fromEntries(issuer.sent[0]), { grant_type: "authorization_code", code: "c", redirect_uri: "http://h/llm/console/", client_id: "console", code_verifier: attempt.verifier });
+  assert.deepEqual([found.key, found.who], [issuer.answer.access_token, "zoë@example.org"]);
+  assert.ok(Math.abs(found.ends - Date.now() - 60_000) < 30_000);
+}));
+
+test("what an issuer answers wrongly is named, and gives no token", () => withIssuer(async (issuer) => {
+  const redirect = "http://h/console/";
+  const attempt = await signIn.prepareSignIn(issuer.client, redirect);
+  const right = { iss: issuer.client.issuer, aud: "console", nonce: attempt.nonce, sub: "1" };
+  const access_token = writeToken({});
+  for (const [answer, status, words] of [
+    [{ error: "invalid_grant", error_description: "the code is used" }, 400, /refused: the code is used/],
+    [{ error: "invalid_client" }, 401, /refused: invalid_client/], [{}, 500, /refused: status 500/], [7, 200, /refused/],
+    [{ access_token }, 200, /not for this sign-in/], [{ access_token, id_token: "x" }, 200, /not for this sign-in/],
+    ...[{ nonce: "other" }, { nonce: undefined }, { iss: "other" }, { aud: "other" }].map((change) => [{ access_token, id_token: writeToken({ ...right, ...change }) }, 200, /not for this sign-in/]),
+    ...["opaque", undefined, "a.b", "ey.ey.ey"].map((token) => [{ access_token: token, id_token: writeToken(right) }, 200, /no JWT/]),
+  ]) {
+    Object.assign(issuer, { answer, status });
+    await assert.rejects(signIn.redeemReply(attempt, new URLSearchParams({ code: "c" })), words, JSON.stringify(answer));
+  }
+  const asked = issuer.sent.length;
+  await assert.rejects(signIn.redeemReply(attempt, new URLSearchParams({ error: "access_denied" })), /access_denied/);
+  await assert.rejects(signIn.redeemReply(attempt, new URLSearchParams({ code: "c", iss: "https://other" })), /Another issuer/);
+  assert.equal(issuer.sent.length, asked);
+  const { found } = issuer;
+  for (const [change, words] of [
+    [{ issuer: "https://other" }, /calls itself/], [{ token_endpoint: "https://other.example/token" }, /may reach only/], [{ token_endpoint: undefined }, /may reach only/],
+    [{ authorization_endpoint: "javascript:alert(1)" }, /no https/], [{ authorization_endpoint: undefined }, /no https/],
+  ]) {
+    issuer.found = { ...found, ...change };
+    await assert.rejects(signIn.prepareSignIn(issuer.client, redirect), words, JSON.stringify(change));
+  }
+  await assert.rejects(signIn.prepareSignIn({ ...issuer.client, issuer: "http://127.0.0.1:9" }, redirect), /CORS/);
+}));
+
+test("only the page that waits for a reply takes it, and once", async () => {
+  assert.equal(signIn.readReply("?x=1&state=s"), null);
+  const taken = [];
+  for (const state of ["one", "two"]) signIn.waitForReply({ state }, (reply) => taken.push([state, reply.get("code")]));
+  const relay = (state) => new Promise((resolve) => {
+    const channel = signIn.relayReply(signIn.readReply(`?code=c%26&state=${state}`), () => { channel.close(); resolve(); });
+    channel.unref();
+  });
+  relay("other");
+  await relay("two");
+  relay("two");
+  await relay("one"); // whoever takes the replies before would have done so
+  assert.deepEqual(taken, [["two", "c&"], ["one", "c&"]]);
 });

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http_server import KEY, Served, serving
+from antiphon.domain.values import replace
+from antiphon.settings.tenancy import OidcSettings
+from tests.support.http_server import KEY, Served, serving, serving_edge
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -68,6 +70,38 @@ async def test_a_page_may_load_nothing_from_elsewhere(served):
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in policy and "unsafe" not in policy and "*" not in policy
     assert "require-trusted-types-for 'script'" in policy and "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    ("issuer", "origin"),
+    [
+        ("https://login.example.org/realms/main", "https://login.example.org"),
+        ("https://Login.example.org:8443/", "https://login.example.org:8443"),
+        ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
+    ],
+)
+async def test_a_page_that_signs_in_may_also_ask_the_issuer(served, issuer, origin):
+    """And nothing else. Nobody else's page may reach it, and it holds no secret."""
+    without = (await served.ask("/console/")).headers["content-security-policy"]
+    assert (await served.ask("/console/sign-in.json")).json() is None
+    oidc = OidcSettings(issuer=issuer, audience="antiphon", console_client_id="antiphon-console")
+    async with serving_edge(replace(served.edge, oidc=oidc)) as (port, _):
+        server = Served(port, served.engine, served.edge, served.connections)
+        policy = (await server.ask("/console/")).headers["content-security-policy"]
+        assert policy == without.replace("connect-src 'self'", f"connect-src 'self' {origin}")
+        answer = await server.ask("/console/sign-in.json")
+        assert answer.json() == {
+            "issuer": issuer,
+            "client_id": "antiphon-console",
+            "scope": "openid email profile",
+        }
+        assert answer.headers["cache-control"] == "no-cache"
+        assert "access-control-allow-origin" not in answer.headers
+    keys_alone = replace(served.edge, oidc=OidcSettings(issuer=issuer, audience="antiphon"))
+    async with serving_edge(keys_alone) as (port, _):
+        server = Served(port, served.engine, served.edge, served.connections)
+        assert (await server.ask("/console/")).headers["content-security-policy"] == without
+        assert (await server.ask("/console/sign-in.json")).json() is None
 
 
 async def test_a_file_that_has_not_changed_is_not_sent_again(served):

@@ -3,6 +3,7 @@ security policy is too, fails each test, and so does a request to anywhere else.
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,14 @@ import httpx2
 import pytest
 from aiohttp import web
 
+import antiphon.bundled
 from tests.support.browser import Browser, open_browser
+from tests.support.oidc_issuer import AUDIENCE, CONSOLE, Issuer, listening
 from tests.support.server import Server, serving
 
 AXE = Path(__file__).parents[1] / "console" / "node_modules" / "axe-core" / "axe.min.js"
+
+ADAPTERS = Path(antiphon.bundled.__path__[0]) / "adapters"
 
 TYPE = """((selector, value) => {
   const field = document.querySelector(selector);
@@ -54,8 +59,15 @@ async def chromium() -> AsyncIterator[Browser]:
         yield browser
 
 
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    """An issuer that signs everybody in."""
+    with listening(Issuer()) as running:
+        yield running
+
+
 @pytest.fixture
-async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+async def browser(chromium: Browser, issuer: Issuer) -> AsyncIterator[Browser]:
     """The browser, without what earlier tests left in it."""
     await chromium.open("about:blank")
     chromium.problems.clear()
@@ -65,7 +77,7 @@ async def browser(chromium: Browser) -> AsyncIterator[Browser]:
     hosts = {
         request["url"].split("/")[2] for request in chromium.requests if request["url"].startswith("http")
     }
-    assert len(hosts) <= 1, hosts
+    assert len(hosts - {issuer.address.removeprefix("http://")}) <= 1, hosts
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +86,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(home: Path) -> Iterator[Server]:
-    """A server with keys, and with knowledge tables that need no database."""
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_KNOWLEDGE_STORAGE": "files"}
+def guarded(home: Path, issuer: Issuer) -> Iterator[Server]:
+    """A server with keys and an issuer, with adapters, and with knowledge tables that need no database."""
+    env = {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(home),
+        "ANTIPHON_KNOWLEDGE_STORAGE": "files",
+        "ANTIPHON_LORA_DIRECTORIES": str(ADAPTERS),
+        "ANTIPHON_OIDC_ISSUER": issuer.address,
+        "ANTIPHON_OIDC_AUDIENCE": AUDIENCE,
+        "ANTIPHON_OIDC_ADD_USERS": "true",
+        "ANTIPHON_OIDC_GROUPS": "owners=default:owner,members=default:member,viewers=default:viewer",
+        "ANTIPHON_OIDC_CONSOLE_CLIENT_ID": CONSOLE,
+    }
     with serving(env=env) as running:
+        issuer.redirects.add(f"{running.url}/console/")
         yield running
 
 
@@ -598,17 +621,113 @@ async def test_a_page_without_storage_or_clipboard_talks_and_says_so(
 async def test_a_wrong_key_is_told_and_what_was_typed_stays(
     browser: Browser, guarded: Server, key: str
 ) -> None:
+    """So is a key that ends."""
+
+    def post(path: str, **body: Any) -> Any:
+        return httpx2.post(f"{guarded.url}/admin/v1/{path}", headers={"x-api-key": key}, json=body).json()
+
+    made = post("keys", kind="service", project="default")
     await open_page(browser, guarded.url)
     await browser.wait_for("document.querySelector('dialog.key[open]')")
-    await type_into(browser, "textarea.draft", "typed before")
+    await type_into(browser, "textarea.draft", "What is Antiphon?")
     await type_into(browser, "dialog.key [name=key]", "wrong")
     await browser.run("document.querySelector('dialog.key form').requestSubmit()")
     await browser.wait_for("document.querySelector('dialog.key[open] .error')")
     assert "no longer accepts" in await read(browser, "dialog.key .error")
-    await enter_key(browser, key)
-    assert await browser.run("document.querySelector('textarea.draft').value") == "typed before"
+    await enter_key(browser, made["secret"])
     await browser.wait_for("document.querySelector('.settings option')")
+    assert await browser.run("document.querySelector('textarea.draft').value") == "What is Antiphon?"
+    assert post(f"keys/{made['id']}/revoke")["revoked_at"]
+    await browser.run("document.querySelector('.composer').requestSubmit()")
+    assert "no longer accepts" in await read(browser, "dialog.key[open] .error")
+    await enter_key(browser, key)
+    await click(browser, ".message.assistant .error ~ footer [aria-label='Answer again']")
+    await browser.wait_for("document.querySelector('.branches')?.innerText.includes('2/2')")
+    assert "Antiphon" in await read_answer(browser)
     assert await browser.run("sessionStorage.length + localStorage.length + document.cookie.length") == 0
+
+
+async def begin_sign_in(browser: Browser) -> None:
+    """Opens the issuer's window, as a user's click does, and waits until it has closed itself."""
+    await browser.wait_for("document.querySelector('dialog.key[open] a.sign-in[href]')")
+    click = "document.querySelector('a.sign-in').click()"
+    await browser.call("Runtime.evaluate", expression=click, userGesture=True)
+    await browser.wait_for_only_page()
+
+
+async def sign_in(browser: Browser, issuer: Issuer, **claims: Any) -> None:
+    issuer.claims = claims
+    await begin_sign_in(browser)
+    await browser.wait_for("!document.querySelector('dialog.key')")
+    browser.problems.clear()
+
+
+async def test_a_user_signs_in_at_the_issuer(browser: Browser, guarded: Server, issuer: Issuer) -> None:
+    """Below a proxy's prefix. A refusal and an end are told, and what was typed stays."""
+    error = "document.querySelector('dialog.key[open] .error')?.textContent.includes"
+    async with proxying(guarded.url, "/llm") as url:
+        issuer.redirects.add(f"{url}/console/")
+        await open_page(browser, url)
+        await type_into(browser, "textarea.draft", "typed before")
+        issuer.refusal = {"error": "access_denied", "error_description": HOSTILE}
+        await begin_sign_in(browser)
+        await browser.wait_for(f"{error}({json.dumps(HOSTILE)})")
+        issuer.refusal = None
+        issuer.nonce = "of another sign-in"
+        await begin_sign_in(browser)
+        await browser.wait_for(f"{error}('not for this sign-in')")
+        issuer.nonce = None
+        issuer.claims = {"aud": "another API"}
+        await begin_sign_in(browser)
+        await browser.wait_for(f"{error}('does not accept your sign-in')")
+        # The server accepts tokens for 30 more seconds than the issuer says.
+        issuer.claims = {"groups": ["members"], "exp": int(time.time()) - 28}
+        await begin_sign_in(browser)
+        await refresh_until(browser, "chat-page", f"{error}('Your sign-in has expired')")
+        await sign_in(browser, issuer, groups=["members"], email=f"{HOSTILE}@example.org")
+        assert HOSTILE in await browser.run("document.querySelector('nav.pages').textContent")
+        assert await browser.run("document.querySelector('textarea.draft').value") == "typed before"
+        assert "Antiphon" in await say(browser, "What is Antiphon?")
+        assert await browser.run("location.search + document.cookie") == ""
+        assert await browser.run("sessionStorage.length + localStorage.length") == 0
+        await click(browser, "nav.pages button[title*=onerror]")
+        assert HOSTILE in await read(browser, "dialog.key strong")
+        await click(browser, "dialog.key .danger")  # which signs out
+        await browser.wait_for("document.querySelector('nav.pages [title=\"Use a key\"]')")
+        await browser.wait_for("document.querySelector('dialog.key[open]')")
+    browser.problems.clear()
+
+
+async def test_each_role_does_what_it_may(browser: Browser, guarded: Server, issuer: Issuer) -> None:
+    """An owner changes members, a member talks, and a viewer looks. Others get the server's words. The
+    sign-ins are kept as long as the tab is open."""
+    for role in ("owner", "member", "viewer"):
+        await open_page(browser, guarded.url, "access")
+        await browser.wait_for("document.querySelector('dialog.key [name=remember]')")
+        await browser.run("document.querySelector('dialog.key [name=remember]').checked = true")
+        await sign_in(browser, issuer, groups=[f"{role}s"], email=f"{role}@example.org")
+        await open_page(browser, guarded.url, "access/projects/default")
+        await browser.wait_for(f"document.querySelector('nav.pages [title=\"{role}@example.org\"]')")
+        await type_into(browser, "access-page .card [name=role]", "owner")
+        await browser.run("document.querySelector('access-page .card form').requestSubmit()")
+        if role != "owner":
+            assert "only an owner" in await read(browser, "access-page .error")
+        await click(browser, "access-page a[href='#/access/audit']")
+        await browser.wait_for("document.querySelector('access-page').innerText.includes('may not see them')")
+        await browser.run("location.hash = '#/chat'")
+        await browser.wait_for("document.querySelector('.settings option')")
+        await type_into(browser, "textarea.draft", "What is Antiphon?")
+        await browser.run("document.querySelector('.composer').requestSubmit()")
+        if role == "viewer":
+            assert "may not generate" in await read(browser, ".message.assistant .error")
+            await browser.run("location.hash = '#/requests'")
+            assert "a viewer sees the project's sums" in await read(browser, "requests-page .error")
+        else:
+            assert "Antiphon" in await read_answer(browser)
+        await browser.run("sessionStorage.clear()")
+        assert all("403" in problem for problem in browser.problems), browser.problems
+        assert role != "owner" or not any("members" in problem for problem in browser.problems)
+        browser.problems.clear()
 
 
 async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded: Server, key: str) -> None:

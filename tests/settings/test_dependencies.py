@@ -9,6 +9,8 @@ from antiphon.settings.schema import Settings
 KEYS = {"ANTIPHON_KEYS": "true"}
 REPOSITORIES = {"ANTIPHON_LORA_REPOSITORIES": "ada/*"}
 PROJECTS = KEYS | REPOSITORIES | {"ANTIPHON_LORA_PROJECT_ADAPTERS": "2"}
+ISSUER = {"ANTIPHON_OIDC_ISSUER": "https://login.example.org", "ANTIPHON_OIDC_AUDIENCE": "antiphon"}
+CONSOLE = {"ANTIPHON_OIDC_CONSOLE_CLIENT_ID": "antiphon-console"}
 COLLECTOR = {"ANTIPHON_TRACING_ENDPOINT": "http://127.0.0.1:4318"}
 
 CASES = [
@@ -42,6 +44,12 @@ CASES = [
         KEYS | {"ANTIPHON_LIMITS_PREFIX": "x"},
         "limits.url",
         {"ANTIPHON_LIMITS_URL": "redis://127.0.0.1:1/0"},
+    ),
+    (
+        "oidc.console_scopes",
+        KEYS | ISSUER | {"ANTIPHON_OIDC_CONSOLE_SCOPES": "openid,email"},
+        "oidc.console_client_id",
+        CONSOLE,
     ),
     (
         "memory.summary_days",
@@ -104,6 +112,11 @@ def test_a_memory_budget_is_refused_without_models_on_request():
         with pytest.raises(SettingsError, match=r'engine.memory_budget .* no effect.* load = "request"'):
             load_settings({}, environ, None, models)
     load_settings({}, environ, None, [model | {"load": "request"}])
+
+
+def test_a_console_that_signs_in_needs_the_scope_of_signing_in():
+    with pytest.raises(SettingsError, match=r"oidc\.console_scopes lacks openid"):
+        load(KEYS | ISSUER | CONSOLE | {"ANTIPHON_OIDC_CONSOLE_SCOPES": "email,profile"})
 
 
 def test_every_dependency_has_a_case():

@@ -129,6 +129,15 @@ class Browser:
             await self._traced.wait()
         return self._trace
 
+    async def wait_for_only_page(self) -> None:
+        """Waits until every window that the page opened is closed."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                targets = (await self.call("Target.getTargets"))["targetInfos"]
+                if sum(target["type"] == "page" for target in targets) == 1:
+                    return
+                await asyncio.sleep(STEP)
+
     async def choose_file(self, selector: str, file: Path) -> None:
         """Chooses the file of an input, as a user does."""
         found = await self.call(

@@ -43,7 +43,18 @@ TEXT = "/v1/completions"
 KEY = "canary-key-4f1d0c8e55"
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
-PUBLIC = frozenset({"/", "/health", "/health/ready", "/jamai/api/health", "/docs", "/console", "/console/"})
+PUBLIC = frozenset(
+    {
+        "/",
+        "/health",
+        "/health/ready",
+        "/jamai/api/health",
+        "/docs",
+        "/console",
+        "/console/",
+        "/console/sign-in.json",
+    }
+)
 """Paths that need no key, because they contain no data."""
 
 CONSOLE_FILES = "/console/{name:path}"

@@ -1,9 +1,14 @@
-"""An OpenID Connect issuer for tests: its keys, tokens and documents."""
+"""An OpenID Connect issuer for tests: its keys, tokens and documents, and signing in by code with PKCE."""
 
+import hashlib
 import json
+import secrets
 import threading
+import time
+from base64 import urlsafe_b64encode
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -14,6 +19,8 @@ from antiphon.errors import IssuerUnavailable
 ADDRESS = "https://issuer.example"
 AUDIENCE = "antiphon"
 KEYS = ADDRESS + "/keys"
+CONSOLE = "antiphon-console"
+"""The public client that users sign in with."""
 
 
 class SigningKey:
@@ -36,19 +43,70 @@ def _rsa():
 
 
 class Issuer:
-    """Serves its discovery document and keys; `fetched_urls` records the requests."""
+    """Serves its discovery document and keys; `fetched_urls` records the requests. Signs in everybody who
+    comes to its page, as the user of `claims`."""
 
     def __init__(self, *keys, address=ADDRESS):
         self.address = address
         self.keys = list(keys) or [SigningKey("one")]
         self.fetched_urls = []
         self.is_down = False
+        self.redirects = set()
+        """Where users may be led back to."""
+        self.claims = {}
+        self.refusal = None
+        """An error with which users are led back, in place of a code."""
+        self.nonce = None
+        """A nonce that is put in place of the right one."""
+        self._codes = {}
 
     def documents(self):
         keys = self.address + "/keys"
         return {
-            self.address + DISCOVERY: {"issuer": self.address, "jwks_uri": keys},
+            self.address + DISCOVERY: {
+                "issuer": self.address,
+                "jwks_uri": keys,
+                "authorization_endpoint": self.address + "/authorize?tenant=one",
+                "token_endpoint": self.address + "/token",
+            },
             keys: {"keys": [key.public for key in self.keys]},
+        }
+
+    def authorize(self, query):
+        """Returns the address to which a user is led back."""
+        asked = dict(parse_qsl(query))
+        assert asked["tenant"] == "one" and asked["response_type"] == "code"
+        assert asked["client_id"] == CONSOLE and asked["redirect_uri"] in self.redirects
+        assert asked["code_challenge_method"] == "S256" and "openid" in asked["scope"].split()
+        reply = {"state": asked["state"], "iss": self.address}
+        if self.refusal:
+            reply |= self.refusal
+        else:
+            reply["code"] = secrets.token_urlsafe(8)
+            self._codes[reply["code"]] = asked
+        return f"{asked['redirect_uri']}?{urlencode(reply)}"
+
+    def redeem(self, body):
+        """Exchanges a code, once, for tokens. Returns status and answer."""
+        sent = dict(parse_qsl(body))
+        asked = self._codes.pop(sent.get("code"), None)
+        digest = hashlib.sha256(sent.get("code_verifier", "").encode()).digest()
+        if (
+            asked is None
+            or sent["grant_type"] != "authorization_code"
+            or urlsafe_b64encode(digest).rstrip(b"=").decode() != asked["code_challenge"]
+            or any(sent[name] != asked[name] for name in ("client_id", "redirect_uri"))
+        ):
+            return 400, {"error": "invalid_grant", "error_description": "the code is not valid"}
+        now = time.time()
+        access = self.token(now, **self.claims)
+        nonce = self.nonce or asked["nonce"]
+        proof = self.token(now, **self.claims | {"aud": CONSOLE, "nonce": nonce})
+        return 200, {
+            "access_token": access,
+            "id_token": proof,
+            "token_type": "Bearer",
+            "expires_in": max(int(self.claims.get("exp", now + 3600) - now), 1),
         }
 
     async def fetch(self, url):
@@ -79,9 +137,24 @@ def listening(issuer):
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self):
-            issuer.fetched_urls.append(self.path)
+            url = urlsplit(self.path)
+            issuer.fetched_urls.append(url.path)
+            if url.path == "/authorize":
+                self.send_response(302)
+                self.send_header("location", issuer.authorize(url.query))
+                self.end_headers()
+                return
             found = issuer.documents().get(issuer.address + self.path)
-            self.send_response(404 if found is None else 200)
+            self.answer(404 if found is None else 200, found)
+
+        def do_POST(self):
+            issuer.fetched_urls.append(self.path)
+            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            self.answer(*issuer.redeem(body))
+
+        def answer(self, status, found):
+            self.send_response(status)
+            self.send_header("access-control-allow-origin", "*")
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
 

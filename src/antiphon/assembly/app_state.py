@@ -223,6 +223,7 @@ def build_app_state(
         sealer=build_sealer(settings),
         tokens=None if tenancy is None else tenancy.tokens,
         keys_on=tenancy is not None,
+        oidc=settings.oidc,
         admin_endpoints=()
         if tenancy is None
         else list_admin_endpoints(

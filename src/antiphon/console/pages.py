@@ -6,18 +6,24 @@ the disk.
 
 import gzip
 import hashlib
+import json
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from urllib.parse import urlsplit
 
 from antiphon.dialects.base import Endpoint, Handler
-from antiphon.dialects.http_types import Headers, Request, Response
+from antiphon.dialects.http_types import JSON, Headers, Request, Response
 from antiphon.dialects.services import Services
 from antiphon.domain.values import Struct
 from antiphon.errors import RouteNotFound
+from antiphon.settings.tenancy import OidcSettings
 
 PATH = "/console"
+
+SIGN_IN = f"{PATH}/sign-in.json"
+"""The path of what the page needs to sign in."""
 
 MEDIA_TYPES = {
     "css": "text/css",
@@ -30,21 +36,6 @@ MEDIA_TYPES = {
 FOLDERS = ("app", "vendor")
 
 PAGE = "index.html"
-
-
-HEADERS: Headers = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        b"img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
-        b"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types lit-html dompurify",
-    ),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-cache"),  # a browser asks each time, and is told that nothing changed
-    (b"vary", b"accept-encoding"),
-)
-"""Scripts and styles come only from the server. Markup is made only by Lit and by DOMPurify."""
 
 LEADS = {PATH: b"console/", "/docs": b"console/#/reference"}
 """Other paths, and where they lead. Relative, because a proxy may serve all of this below a prefix."""
@@ -86,10 +77,17 @@ def list_files(folder: Traversable, path: str) -> dict[str, Traversable]:
     return found
 
 
-def declare_console() -> tuple[Endpoint, ...]:
-    """Declares the public endpoints of the console. Its page asks for a key where the server needs one."""
-    leads = [declare(path, partial(lead, location)) for path, location in LEADS.items()]
-    return (*leads, declare(f"{PATH}/", show), declare(f"{PATH}/{{name:path}}", show))
+def declare_console(oidc: OidcSettings) -> tuple[Endpoint, ...]:
+    """Declares the public endpoints of the console. Its page asks for a key where the server needs one, or
+    signs the user in at the issuer."""
+    headers = build_headers(oidc)
+    leads = [declare(path, partial(lead, headers, location)) for path, location in LEADS.items()]
+    return (
+        *leads,
+        declare(f"{PATH}/", partial(show, headers)),
+        declare(SIGN_IN, partial(tell_sign_in, headers, build_sign_in(oidc))),
+        declare(f"{PATH}/{{name:path}}", partial(show, headers)),
+    )
 
 
 def declare(path: str, handler: Handler) -> Endpoint:
@@ -97,18 +95,58 @@ def declare(path: str, handler: Handler) -> Endpoint:
     return Endpoint(method="GET", path=path, handler=handler, right=None, ends_with_caller=False)
 
 
-async def lead(location: bytes, _request: Request, _services: Services) -> Response:
+def build_headers(oidc: OidcSettings) -> Headers:
+    """Builds the headers of all files. Scripts and styles come only from the server. Requests go only to the
+    server, and to the issuer where the console signs in. Markup is made only by Lit and by DOMPurify."""
+    issuer = ""
+    if oidc.issuer and oidc.console_client_id:
+        address = urlsplit(oidc.issuer)
+        port = "" if address.port is None else f":{address.port}"
+        issuer = f" {address.scheme}://{(address.hostname or '').encode('idna').decode()}{port}"
+    policy = (
+        f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{issuer}; "
+        "img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types lit-html dompurify"
+    )
+    return (
+        (b"content-security-policy", policy.encode()),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cache-control", b"no-cache"),  # a browser asks each time, and is told that nothing changed
+        (b"vary", b"accept-encoding"),
+    )
+
+
+def build_sign_in(oidc: OidcSettings) -> bytes:
+    """Builds what the page needs for signing in; null if it cannot. All of it is in the address of the
+    issuer's own page, so it is no secret."""
+    if not oidc.issuer or not oidc.console_client_id:
+        return b"null"
+    client = {
+        "issuer": oidc.issuer,
+        "client_id": oidc.console_client_id,
+        "scope": " ".join(oidc.console_scopes),
+    }
+    return json.dumps(client).encode()
+
+
+async def lead(headers: Headers, location: bytes, _request: Request, _services: Services) -> Response:
     """Leads to another address."""
-    return Response(status=307, headers=(*HEADERS, (b"location", location)), media_type=MEDIA_TYPES["html"])
+    return Response(status=307, headers=(*headers, (b"location", location)), media_type=MEDIA_TYPES["html"])
 
 
-async def show(request: Request, _services: Services) -> Response:
+async def tell_sign_in(headers: Headers, sign_in: bytes, _request: Request, _services: Services) -> Response:
+    """Answers with the issuer at which the page signs in."""
+    return Response(sign_in, headers=headers, media_type=JSON)
+
+
+async def show(file_headers: Headers, request: Request, _services: Services) -> Response:
     """Answers with a file, or says that the browser's copy is still true."""
     name = request.path_params.get("name") or PAGE
     file = load_files().get(name)
     if file is None:
         raise RouteNotFound(f"the console has no such file; it begins at {PATH}/")
-    headers = (*HEADERS, (b"etag", file.etag))
+    headers = (*file_headers, (b"etag", file.etag))
     if file.etag in b",".join(request.headers.get(b"if-none-match", [])):
         return Response(status=304, headers=headers, media_type=file.media_type)
     if b"gzip" in b",".join(request.headers.get(b"accept-encoding", [])):

@@ -262,7 +262,7 @@ def list_endpoints(app_state: AppState) -> list[Endpoint]:
         *list_knowledge_endpoints(app_state),
         *server_endpoints,
         declare_document(app_state, server_endpoints),
-        *declare_console(),
+        *declare_console(app_state.oidc),
         declare_front_page(app_state),
     ]
 

@@ -25,6 +25,7 @@ from antiphon.pipeline.documents import DocumentTexts
 from antiphon.retrieval.knowledge import KnowledgeTables
 from antiphon.services.responses import ResponseKeeper
 from antiphon.settings.server import ServerSettings
+from antiphon.settings.tenancy import OidcSettings
 from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
 
@@ -139,6 +140,8 @@ class AppState(Struct, frozen=True):
     """Whether the server has projects, users and keys."""
     admin_endpoints: tuple[Endpoint, ...] = ()
     """The endpoints of projects, users, keys, limits, prices and usage; empty if keys are off."""
+    oidc: OidcSettings = OidcSettings()
+    """The issuer at which the console signs users in."""
     prefixed_dialects: tuple[Dialect, ...] = ()
     """The dialects that have a prefix."""
 

@@ -109,6 +109,12 @@ DEPENDENCIES = (
         "Redis is not used; set limits.url (ANTIPHON_LIMITS_URL)",
     ),
     Dependency(
+        "oidc",
+        ("console_scopes",),
+        lambda settings: settings.oidc.console_client_id is not None,
+        "the console signs nobody in; set oidc.console_client_id (ANTIPHON_OIDC_CONSOLE_CLIENT_ID)",
+    ),
+    Dependency(
         "memory",
         ("summary_days",),
         lambda settings: settings.memory.summaries > 0,

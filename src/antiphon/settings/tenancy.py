@@ -21,6 +21,8 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 """Algorithms with a public key: a server that checks tokens cannot sign them."""
 
 GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
+SCOPE = Meta(pattern=r"^[!#-\[\]-~]+$")
+"""A scope as RFC 6749 writes it."""
 ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
 
 
@@ -222,6 +224,22 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock can differ from this server's."
         ),
     ] = 30
+    console_client_id: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        describe(
+            "ANTIPHON_OIDC_CONSOLE_CLIENT_ID",
+            "Id of the console at the issuer, as a public client with PKCE. None means that the console asks "
+            "for a key.",
+        ),
+    ] = None
+    console_scopes: Annotated[
+        tuple[Annotated[str, SCOPE], ...],
+        describe(
+            "ANTIPHON_OIDC_CONSOLE_SCOPES",
+            "Scopes that the console requests, with `openid` among them.",
+            example="openid,email,api://antiphon/use",
+        ),
+    ] = ("openid", "email", "profile")
 
 
 def split_group_rule(rule: str) -> tuple[str, str, str]:
@@ -282,6 +300,10 @@ def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
         )
     if not oidc.algorithms:
         raise SettingsError("oidc.algorithms is empty; leave it out for RS256 and ES256")
+    if "openid" not in oidc.console_scopes:
+        raise SettingsError(
+            "oidc.console_scopes lacks openid: without it the issuer gives no proof of who signed in"
+        )
     for name, url in (("issuer", oidc.issuer), ("keys_url", oidc.keys_url)):
         if url and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             raise SettingsError(

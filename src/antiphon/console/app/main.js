@@ -1,5 +1,6 @@
 import { html, nothing } from "../vendor/lit.js";
-import { session, waitForServer } from "./lib/api.js";
+import { get, session, waitForServer } from "./lib/api.js";
+import { prepareSignIn, readReply, redeemReply, relayReply, waitForReply } from "./lib/sign_in.js";
 import { View, icon, showError } from "./lib/view.js";
 
 const PAGES = [
@@ -18,7 +19,7 @@ const PAGES = [
 class Shell extends View {
   static properties = {
     current: { state: true }, isReachable: { state: true }, asksKey: { state: true }, hasPalette: { state: true },
-    found: { state: true }, problem: { state: true }, pageProblem: { state: true },
+    found: { state: true }, problem: { state: true }, pageProblem: { state: true }, client: { state: true }, attempt: { state: true },
   };
 
   constructor() {
@@ -29,6 +30,11 @@ class Shell extends View {
     this.hasPalette = false;
     this.found = "";
     this.problem = "";
+    /** @type {import("./lib/sign_in.js").Client | null} the console at the issuer; nothing where it takes only keys */
+    this.client = null;
+    /** @type {import("./lib/sign_in.js").Attempt | null} a sign-in that can begin */
+    this.attempt = null;
+    this.endWait = () => {};
     /** @type {any} */
     this.pageProblem = null;
     /** @type {Record<string, any>} pages that were opened; they keep their state */
@@ -46,8 +52,9 @@ class Shell extends View {
       }
     });
     session.addEventListener("refused", () => {
-      this.problem = session.key ? "The server no longer accepts this key. What you typed is kept." : "";
-      this.asksKey = true;
+      const reason = session.hasEnded ? "Your sign-in has expired."
+        : session.who ? "The server does not accept your sign-in. Its log says why." : "The server no longer accepts this key.";
+      this.ask(session.key ? `${reason} What you typed is kept.` : "");
     });
     session.addEventListener("reachable", (event) => {
       const isReachable = /** @type {CustomEvent<boolean>} */ (event).detail;
@@ -92,7 +99,7 @@ class Shell extends View {
           ${page.icon}<span>${page.label}</span></a>`)}
         <span class="grow"></span>
         <button class="quiet" title="Search (Ctrl+K)" @click=${() => { this.hasPalette = true; }}>${icon("search")}<span>Search</span></button>
-        <button class="quiet" title=${session.key ? "Key" : "Use a key"} @click=${() => { this.asksKey = true; }}>${icon("user-round")}<span>${session.key ? "Key" : "Use a key"}</span></button>
+        <button class="quiet" title=${session.who ?? (session.key ? "Key" : "Use a key")} @click=${() => this.ask("")}>${icon("user-round")}<span>${session.who ?? (session.key ? "Key" : "Use a key")}</span></button>
       </nav>
       <main id="main" tabindex="-1">
         ${this.isReachable ? nothing : html`<p class="banner" role="status">The server does not answer. The console waits for it; nothing is lost.</p>`}
@@ -108,20 +115,62 @@ class Shell extends View {
     this.querySelector("main")?.focus();
   }
 
+  /** Asks for a key, or for signing in. @param {string} problem why */
+  ask(problem) {
+    this.problem = problem;
+    if (this.asksKey) return; // another refusal: the address of the issuer's page stays
+    this.asksKey = true;
+    this.prepareSignIn();
+  }
+
+  /** Makes the address of the issuer's page now, so that the click itself opens it: browsers block later windows. */
+  async prepareSignIn() {
+    this.attempt = null;
+    try {
+      this.client ??= await get("console/sign-in.json");
+      if (!this.client) return;
+      const attempt = await prepareSignIn(this.client, new URL("./", document.baseURI).href);
+      if (!this.asksKey) return; // closed meanwhile
+      this.attempt = attempt;
+      this.endWait();
+      this.endWait = waitForReply(attempt, (reply) => this.finishSignIn(attempt, reply));
+    } catch (problem) {
+      this.problem ||= /** @type {Error} */ (problem).message;
+    }
+  }
+
+  /** @param {import("./lib/sign_in.js").Attempt} attempt @param {URLSearchParams} reply */
+  async finishSignIn(attempt, reply) {
+    try {
+      this.use(await redeemReply(attempt, reply), this.querySelector("dialog.key [name=remember]")?.checked);
+    } catch (problem) {
+      this.problem = /** @type {Error} */ (problem).message;
+      this.prepareSignIn(); // a state and a code are used once
+    }
+  }
+
   renderKey() {
-    return html`<dialog class="key" aria-labelledby="key-title" @close=${() => { this.asksKey = false; }}>
+    return html`<dialog class="key" aria-labelledby="key-title" @close=${this.stopAsking}>
       <form @submit=${this.useKey}>
-        <h2 id="key-title">Your key</h2>
-        <p>The console does what this key may do, and nothing else. It is kept in this page's memory.</p>
+        <h2 id="key-title">${this.client ? "Sign in, or use a key" : "Your key"}</h2>
+        <p>The console does what ${this.client ? "you or this key" : "this key"} may do, and nothing else. ${session.who ? html`You are signed in as <strong>${session.who}</strong>.` : "It is kept in this page's memory."}</p>
         ${this.problem ? html`<p class="error" role="alert">${this.problem}</p>` : nothing}
+        ${this.client ? html`<p><a class="button primary sign-in" href=${this.attempt?.address ?? nothing} target="_blank" rel="opener">Sign in at ${new URL(this.client.issuer).host}</a></p>` : nothing}
         <label>Key <input name="key" type="password" autocomplete="off" spellcheck="false" required placeholder="ak_…" autofocus></label>
         <label class="check"><input type="checkbox" name="remember"> Keep it until this tab is closed</label>
         <div class="row end">
-          ${session.key ? html`<button type="button" class="danger" @click=${this.forgetKey}>Forget the key</button>` : nothing}
+          ${session.key ? html`<button type="button" class="danger" @click=${this.forgetKey}>${session.who ? "Sign out" : "Forget the key"}</button>` : nothing}
           <span class="grow"></span>
           <button type="button" @click=${this.closeDialog}>Cancel</button><button class="primary">Use it</button>
         </div>
       </form></dialog>`;
+  }
+
+  /** A browser tells of a closed dialog with its next frame. It can be open again by then, since the new key was refused. */
+  stopAsking() {
+    if (this.querySelector("dialog.key")?.open) return;
+    this.asksKey = false;
+    this.endWait();
   }
 
   /** @param {Event} event */
@@ -133,9 +182,15 @@ class Shell extends View {
   useKey(event) {
     event.preventDefault();
     const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
-    session.set(String(form.get("key")).trim(), form.get("remember") !== null);
+    this.use({ key: String(form.get("key")).trim() }, form.get("remember") !== null);
+  }
+
+  /** @param {import("./lib/api.js").Credential} credential @param {boolean} remember */
+  use(credential, remember) {
+    session.set(credential, remember);
     this.problem = "";
     this.querySelector("dialog.key")?.close(); // which gives the focus back
+    this.stopAsking();
     for (const page of Object.values(this.opened)) page.refresh?.();
   }
 
@@ -191,4 +246,13 @@ function decode(text) {
   }
 }
 
-customElements.define("antiphon-console", Shell);
+const reply = readReply(location.search);
+if (reply) {
+  // This is the window in which the issuer's page was.
+  history.replaceState(null, "", location.pathname);
+  document.body.className = "pad";
+  document.body.textContent = "Go back to the page that asked you to sign in. You can close this window.";
+  relayReply(reply, () => close());
+} else {
+  customElements.define("antiphon-console", Shell);
+}

@@ -14,19 +14,39 @@ function findStorage() {
   }
 }
 
-/** Where the console keeps the caller's key: in memory, and in sessionStorage only if the user asked for it. */
+/** @typedef {{key: string, who?: string, ends?: number | null}} Credential a key; or an issuer's token, with its user and its end in milliseconds */
+
+/** @returns {Credential | null} what an earlier page of this tab was asked to keep */
+function recall() {
+  try {
+    const kept = JSON.parse(findStorage()?.getItem(REMEMBERED) ?? "null");
+    return typeof kept?.key === "string" ? kept : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Where the console keeps the caller's key or token: in memory, and in sessionStorage only if the user asked for it. */
 class Session extends EventTarget {
-  /** @type {string | null} */
-  #key = findStorage()?.getItem(REMEMBERED) ?? null;
+  #credential = recall();
 
   get key() {
-    return this.#key;
+    return this.#credential?.key ?? null;
   }
 
-  /** @param {string | null} key @param {boolean} remember */
-  set(key, remember = false) {
-    this.#key = key;
-    if (key && remember) findStorage()?.setItem(REMEMBERED, key);
+  /** The user whom the issuer signed in. */
+  get who() {
+    return this.#credential?.who ?? null;
+  }
+
+  get hasEnded() {
+    return Date.now() >= (this.#credential?.ends ?? Infinity);
+  }
+
+  /** @param {Credential | null} credential @param {boolean} remember */
+  set(credential, remember = false) {
+    this.#credential = credential;
+    if (credential && remember) findStorage()?.setItem(REMEMBERED, JSON.stringify(credential));
     else findStorage()?.removeItem(REMEMBERED);
     this.dispatchEvent(new Event("change"));
   }
