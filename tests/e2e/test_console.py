@@ -730,6 +730,28 @@ async def test_each_role_does_what_it_may(browser: Browser, guarded: Server, iss
         browser.problems.clear()
 
 
+async def test_a_price_is_added_and_ends(browser: Browser, guarded: Server, key: str) -> None:
+    await open_page(browser, guarded.url, "access/prices", key)
+    assert "no price" in await read(browser, "access-page p.muted")
+    await click(browser, "access-page button.primary")
+    for name, value in (("models", "cantor"), ("input", "0.15"), ("output", "0,6"), ("note", HOSTILE)):
+        await type_into(browser, f"access-page [name={name}]", value)
+    await browser.run("document.querySelector('access-page form').requestSubmit()")
+    assert "decimal" in await read(browser, "access-page form .error")
+    assert "400" in browser.problems.pop()
+    await type_into(browser, "access-page [name=output]", "0.6")
+    await browser.run("document.querySelector('access-page form').requestSubmit()")
+    row = await read(browser, "access-page tbody tr")
+    assert "$0.15" in row and "$0.60" in row and HOSTILE in row
+    await click(browser, "access-page tbody button")
+    await type_into(browser, "access-page tbody [name=note]", "list price")
+    await browser.run("document.querySelector('access-page tbody form').requestSubmit()")
+    await browser.wait_for("document.querySelector('access-page tbody').innerText.includes('list price')")
+    await click(browser, "access-page tbody button:nth-child(2)")
+    await click(browser, "body > dialog .danger")
+    await browser.wait_for("document.querySelector('access-page tr.ended')")
+
+
 async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded: Server, key: str) -> None:
     """The key is shown once, its note is text, its limit acts, and the request's time is laid out."""
     await open_page(browser, guarded.url, "access", key)

@@ -1,27 +1,29 @@
 import { html, nothing } from "../../vendor/lit.js";
 import { ServerError, change, get, list, loadDescription, session } from "../lib/api.js";
-import { formatCount, formatDay, formatTime } from "../lib/format.js";
+import { formatCost, formatCount, formatDay, formatTime } from "../lib/format.js";
 import { View, asError, confirmAction, copyText, icon, showError } from "../lib/view.js";
 
-const TABS = { keys: "Keys", projects: "Projects", limits: "Limits", audit: "Audit" };
+const TABS = { keys: "Keys", projects: "Projects", limits: "Limits", prices: "Prices", audit: "Audit" };
 const DAY = 86_400;
 
-/** Projects, members, keys, limits and the audit: what the admin API shows to this key. */
+/** Projects, members, keys, limits, prices and the audit: what the admin API shows to this key. */
 class AccessPage extends View {
-  static properties = { rest: { attribute: false }, data: { state: true }, problem: { state: true }, secret: { state: true }, form: { state: true }, formProblem: { state: true }, isCopied: { state: true } };
+  static properties = { rest: { attribute: false }, data: { state: true }, problem: { state: true }, secret: { state: true }, form: { state: true }, formProblem: { state: true }, isCopied: { state: true }, warnings: { state: true } };
 
   constructor() {
     super();
     /** @type {string[]} */
     this.rest = [];
-    /** @type {{projects: any[], users: any[], keys: any[], limits: any[], audit: any[], members: any[], schemas: any, hidden: Set<string>} | null} */
+    /** @type {{projects: any[], users: any[], keys: any[], limits: any[], prices: any[], audit: any[], members: any[], schemas: any, hidden: Set<string>} | null} */
     this.data = null;
     /** @type {any} */
     this.problem = null;
     /** @type {any} a new key, which is shown once */
     this.secret = null;
-    /** @type {string | null} the form that is open */
+    /** @type {string | null} the form that is open; to change a price, its id */
     this.form = null;
+    /** @type {string[]} what the server warned of at the last change */
+    this.warnings = [];
     /** @type {any} */
     this.formProblem = null;
     this.isBusy = false;
@@ -35,7 +37,7 @@ class AccessPage extends View {
 
   /** @param {Map<string, unknown>} changed */
   willUpdate(changed) {
-    if (changed.has("rest")) this.formProblem = null;
+    if (changed.has("rest")) [this.formProblem, this.warnings] = [null, []];
     if (changed.has("rest") && this.data && this.rest[0] === "projects") this.refresh();
   }
 
@@ -51,13 +53,13 @@ class AccessPage extends View {
         hidden.add(name);
         return [];
       });
-      const [projects, users, keys, limits] = await Promise.all(["projects", "users", "keys", "limits"].map((name) => load(name, list(`admin/v1/${name}`))));
+      const [projects, users, keys, limits, prices] = await Promise.all(["projects", "users", "keys", "limits", "prices"].map((name) => load(name, list(`admin/v1/${name}`))));
       const audit = await load("audit", get("admin/v1/audit?limit=100").then(({ data }) => data));
       const states = await Promise.all(limits.slice(0, 100).map((limit) => get(`admin/v1/limits/${limit.id}`).catch(() => limit)));
       const { schemas } = (await loadDescription()).components;
       const members = project ? await load("members", list(`admin/v1/projects/${encodeURIComponent(project)}/members`)) : [];
       if (!isWanted()) return;
-      this.data = { projects, users, keys, limits: states, audit, members, schemas, hidden };
+      this.data = { projects, users, keys, limits: states, prices, audit, members, schemas, hidden };
       this.problem = null;
     } catch (problem) {
       if (!isWanted()) return;
@@ -77,6 +79,7 @@ class AccessPage extends View {
       if (made?.secret) [this.secret, this.isCopied] = [made, false];
       this.form = null;
       this.formProblem = null;
+      this.warnings = made?.warnings ?? [];
       await this.refresh();
     } catch (problem) {
       this.formProblem = asError(problem);
@@ -93,7 +96,7 @@ class AccessPage extends View {
     const tab = Object.hasOwn(TABS, this.rest[0] ?? "") ? this.rest[0] : "keys";
     return html`<div class="pad"><h1>Access</h1>${showError(this.problem)}
       ${this.data ? html`<nav class="tabs" aria-label="Access">${Object.entries(TABS).map(([name, label]) => html`<a href="#/access/${name}" aria-current=${name === tab ? "page" : nothing}>${label}</a>`)}</nav>
-        ${this.form ? nothing : showError(this.formProblem)}${this.renderTab(tab)}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
+        ${this.form ? nothing : showError(this.formProblem)}${this.warnings.map((text) => html`<p class="warning" role="status">${text}</p>`)}${this.renderTab(tab)}` : this.problem ? nothing : html`<p class="muted">Loading …</p>`}
       ${this.secret ? this.renderSecret() : nothing}</div>`;
   }
 
@@ -101,6 +104,7 @@ class AccessPage extends View {
   renderTab(tab) {
     if (tab === "projects") return this.renderProjects();
     if (tab === "limits") return this.renderLimits();
+    if (tab === "prices") return this.renderPrices();
     return tab === "audit" ? this.renderAudit() : this.renderKeys();
   }
 
@@ -241,6 +245,61 @@ class AccessPage extends View {
       <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Set</button></div></form>`;
   }
 
+  // --- prices ---
+
+  renderPrices() {
+    const { prices = [], hidden } = this.data ?? {};
+    const now = Date.now() / 1000;
+    return html`${hidden?.has("prices") ? nothing : html`<div class="row"><button class="primary" @click=${() => this.open("price")}>${icon("plus")} Add a price</button></div>`}
+      ${this.form === "price" ? this.renderPriceForm() : nothing}
+      ${prices.length ? html`<div class="scroll" tabindex="0"><table class="list"><caption class="muted small">For a million tokens, and for each request. The longest pattern that fits a model counts; among equals, the latest price.</caption>
+        <thead><tr><th>Models</th>${["Input", "Cached", "Output", "Request"].map((label) => html`<th class="number">${label}</th>`)}<th>From</th><th>Until</th><th>Note</th><th></th></tr></thead>
+        <tbody>${[...prices].reverse().map((price) => html`<tr class=${price.until !== null && price.until <= now ? "ended" : ""}><td>${price.models}</td>
+          ${[price.input, price.cached ?? price.input, price.output, price.request].map((amount) => html`<td class="number">${formatCost(amount, price.currency)}</td>`)}
+          <td>${formatTime(price.since)}</td><td>${formatTime(price.until)}</td><td>${price.note}</td>
+          <td class="row end"><button class="quiet" @click=${() => this.open(price.id)}>${icon("pencil")} Change</button>
+            ${price.until !== null && price.until <= now ? nothing : html`<button class="quiet" @click=${() => this.endPrice(price)}>${icon("ban")} End</button>`}</td></tr>
+          ${this.form === price.id ? html`<tr><td colspan="9">${this.renderPriceChange(price)}</td></tr>` : nothing}`)}</tbody></table></div>`
+        : this.renderNone("prices", "There is no price, so requests have no cost. Add one for the models that you name; * names all.")}`;
+  }
+
+  renderPriceForm() {
+    const currency = this.data?.prices.at(-1)?.currency ?? "USD"; // a server has one
+    return html`<form class="card grid" @submit=${(/** @type {SubmitEvent} */ event) => {
+      event.preventDefault();
+      const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+      const typed = ["models", "currency", "input", "cached", "output", "request", "note"].map((name) => [name, String(form.get(name)).trim()]);
+      const times = ["since", "until"].map((name) => [name, readTime(form.get(name))]);
+      this.run(() => change("POST", "admin/v1/prices", Object.fromEntries([...typed, ...times].filter(([, value]) => value))));
+    }}><label>Models <input name="models" required placeholder="a pattern such as big-*; * is all"></label>
+      <label>Input, a million tokens <input name="input" required inputmode="decimal" placeholder="0.15"></label>
+      <label>Cached input <input name="cached" inputmode="decimal" placeholder="as input"></label>
+      <label>Output, a million tokens <input name="output" required inputmode="decimal" placeholder="0.60"></label>
+      <label>Each request <input name="request" inputmode="decimal" placeholder="0"></label>
+      <label>Currency <input name="currency" required .value=${currency} maxlength="3"></label>
+      <label>From <input name="since" type="datetime-local"></label>
+      <label>Until <input name="until" type="datetime-local"></label>
+      <label>Note <input name="note"></label>${showError(this.formProblem)}
+      <div class="row end"><button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Add</button></div></form>`;
+  }
+
+  /** @param {any} price */
+  renderPriceChange(price) {
+    return html`<form class="row wrap" @submit=${(/** @type {SubmitEvent} */ event) => {
+      event.preventDefault();
+      const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+      const until = readTime(form.get("until"));
+      this.run(() => change("PATCH", `admin/v1/prices/${price.id}`, { note: String(form.get("note")), ...(until ? { until } : {}) }));
+    }}><label class="grow">Note <input name="note" .value=${price.note}></label><label>Until <input name="until" type="datetime-local"></label>
+      ${showError(this.formProblem)}<button type="button" @click=${() => this.open(null)}>Cancel</button><button class="primary">Change</button></form>`;
+  }
+
+  /** @param {any} price */
+  async endPrice(price) {
+    if (!(await confirmAction(`End the price of ${price.models} now? Earlier requests keep their cost.`, "End the price"))) return;
+    this.run(() => change("DELETE", `admin/v1/prices/${price.id}`));
+  }
+
   // --- audit ---
 
   renderAudit() {
@@ -270,5 +329,8 @@ class AccessPage extends View {
 
 /** Costs are counted in billionths. @param {any} limit @param {number} amount */
 const showAmount = (limit, amount) => (limit.measure === "cost" ? formatCount(amount / 1e9) : formatCount(amount));
+
+/** @param {FormDataEntryValue | null} typed a local time @returns {number | undefined} Unix seconds */
+const readTime = (typed) => (typed ? Math.floor(Date.parse(String(typed)) / 1000) : undefined);
 
 customElements.define("access-page", AccessPage);
