@@ -79,7 +79,9 @@ class Browser:
                 case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
                     self.problems.append(str([part.get("value") for part in params["args"]]))
                 case "Log.entryAdded" if params["entry"]["level"] == "error":
-                    self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+                    url = params["entry"].get("url", "")
+                    if not url.endswith("/favicon.ico"):  # which no page asks for, but the browser itself
+                        self.problems.append(f"{params['entry']['text']} {url}")
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Calls a method of the protocol and returns its result."""

@@ -56,8 +56,6 @@ class Issuer:
         self.claims = {}
         self.refusal = None
         """An error with which users are led back, in place of a code."""
-        self.nonce = None
-        """A nonce that is put in place of the right one."""
         self._codes = {}
 
     def documents(self):
@@ -100,8 +98,7 @@ class Issuer:
             return 400, {"error": "invalid_grant", "error_description": "the code is not valid"}
         now = time.time()
         access = self.token(now, **self.claims)
-        nonce = self.nonce or asked["nonce"]
-        proof = self.token(now, **self.claims | {"aud": CONSOLE, "nonce": nonce})
+        proof = self.token(now, **self.claims | {"aud": CONSOLE, "nonce": asked["nonce"]})
         return 200, {
             "access_token": access,
             "id_token": proof,
