@@ -271,7 +271,7 @@ class AccessPage extends View {
       const typed = ["models", "currency", "input", "cached", "output", "request", "note"].map((name) => [name, String(form.get(name)).trim()]);
       const times = ["since", "until"].map((name) => [name, readTime(form.get(name))]);
       this.run(() => change("POST", "admin/v1/prices", Object.fromEntries([...typed, ...times].filter(([, value]) => value))));
-    }}><label>Models <input name="models" required placeholder="a pattern such as big-*; * is all"></label>
+    }}><label>Models <input name="models" required placeholder="big-*, or * for all"></label>
       <label>Input, a million tokens <input name="input" required inputmode="decimal" placeholder="0.15"></label>
       <label>Cached input <input name="cached" inputmode="decimal" placeholder="as input"></label>
       <label>Output, a million tokens <input name="output" required inputmode="decimal" placeholder="0.60"></label>
