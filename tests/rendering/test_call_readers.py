@@ -285,6 +285,8 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
     grammar = check_constraint(layout.build_constraint(tools, IDS), VOCABULARY)
     counts = set()
     for seed in range(40):
+        if seed >= 15 and counts:
+            break
         text = walk(Matcher(grammar, VOCABULARY), seed)
         if text is None:
             continue
