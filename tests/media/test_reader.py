@@ -1,16 +1,17 @@
-"""How many pixels and samples running requests may have in memory."""
+"""How many pixels and samples running requests may have in memory, and which stay after them."""
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Clock, Context
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.media import Medium
+from antiphon.domain.media import MOST_PIXELS, Medium
 from antiphon.domain.messages import MediaContent, MediaKind
-from antiphon.errors import Overloaded, ServerBusy
-from antiphon.media.decoder import MediaDecoder
+from antiphon.errors import InvalidValue, Overloaded, ServerBusy
+from antiphon.media.decoder import MediaDecoder, MediaFile
 from antiphon.media.reader import DecodedMedia, MediaReader
 from tests.support.media_files import draw
 
@@ -35,8 +36,51 @@ async def open_reader(pictures: int) -> AsyncIterator[MediaReader]:
 
 async def read(reader: MediaReader, context: Context) -> Medium:
     part = MediaContent(MediaKind.IMAGE, url="https://localhost/red.png", field="messages[0].content[0]")
-    (medium,) = await reader.read([part], 0, context)
+    (medium,) = await reader.read([part], 0, "", context)
     return medium
+
+
+class CountingDecoder(MediaDecoder):
+    """Counts the files that it decodes."""
+
+    count = 0
+
+    async def decode_image(
+        self, file: MediaFile, actor: str, clock: Clock, most_pixels: int = MOST_PIXELS
+    ) -> Medium:
+        self.count += 1
+        return await super().decode_image(file, actor, clock, most_pixels)
+
+
+async def test_a_file_is_decoded_once_for_a_salt_and_forgotten_beyond_the_limits() -> None:
+    decoder = CountingDecoder()
+    files = [base64.b64encode(draw(100, 100, color=(shade, 0, 0))).decode() for shade in range(3)]
+    decoded = DecodedMedia(4 * PICTURE_BYTES, max_kept_bytes=2 * PICTURE_BYTES)
+    reader, context = MediaReader(decoder, None, decoded), Context("r")
+
+    async def show(index: int, salt: str = "a", detail: str = "", media_type: str = "") -> Medium:
+        part = MediaContent(MediaKind.IMAGE, media_type, files[index], detail=detail, field="images[0]")
+        (medium,) = await reader.read([part], 0, salt, context)
+        return medium
+
+    try:
+        assert await show(0) == await show(0) and decoder.count == 1
+        assert (await show(0)).data[:3] == bytes((0, 0, 0))
+        await show(0, salt="b")
+        assert decoder.count == 2, "another project does not learn what was sent"
+        with pytest.raises(InvalidValue, match="declared type"):
+            await show(0, media_type="image/gif")
+        await show(1)
+        assert decoder.count == 4
+        await show(0)
+        assert decoder.count == 5, "two pictures stay, and the first one was used before the others"
+        used = [await show(2), await show(2), await show(2)]
+        assert decoder.count == 6
+        assert await show(2) == used[0] and decoder.count == 6
+        await show(0)
+        assert decoder.count == 7, "running requests leave room for one"
+    finally:
+        await decoder.aclose()
 
 
 async def test_pictures_of_running_requests_are_bounded_and_ended_ones_do_not_count() -> None:

@@ -19,14 +19,14 @@ class Busy(Seeing):
     """Takes one medium, and no second one."""
 
     @asynccontextmanager
-    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+    async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:
         if self.held:
             await asyncio.Event().wait()
-        async with super().hold(medium):
+        async with super().hold(medium, cache_salt):
             yield
 
 
-async def read_media(parts: Sequence[MediaContent], _: int, __: Context) -> Sequence[Medium]:
+async def read_media(parts: Sequence[MediaContent], *_: object) -> Sequence[Medium]:
     return [build_picture(1, 1, bytes((index, 0, 0))) for index, _ in enumerate(parts)]
 
 

@@ -88,12 +88,17 @@ class Seeing(ScriptedTokenEngine):
         facts = replace(scripted_info(), media=MediaFacts((MediaKind.IMAGE,)))
         super().__init__(Script(text="Hello there."), info=facts)
         self.held: list[Medium] = []
+        self.encoded: set[tuple[str, str]] = set()
+        """Digest and cache salt of what it needs no data of."""
 
     async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
         return tuple(MediumLayout((MEDIUM_CELL,), (MediumSpan(0, 1, shape.kind),)) for shape in shapes)
 
+    def has_encoded(self, digest: str, cache_salt: str) -> bool:
+        return (digest, cache_salt) in self.encoded
+
     @asynccontextmanager
-    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+    async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:
         self.held.append(medium)
         try:
             yield

@@ -679,8 +679,12 @@ class MediaEngine(Protocol):
         """Tells how a prompt shows media of these shapes, without encoding one. Raises a RequestError for a
         shape that the model cannot take."""
 
-    def hold(self, medium: Medium) -> AbstractAsyncContextManager[None]:
-        """Gives the engine a medium. While the context lasts, sequences may name it by its digest."""
+    def has_encoded(self, digest: str, cache_salt: str) -> bool:
+        """Whether `hold` needs no data of this medium now, for sequences with this cache salt."""
+
+    def hold(self, medium: Medium, cache_salt: str = "") -> AbstractAsyncContextManager[None]:
+        """Gives the engine a medium. While the context lasts, sequences with this cache salt may name it by
+        its digest."""
 
 
 @runtime_checkable

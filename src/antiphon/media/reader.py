@@ -1,9 +1,13 @@
 """Reads the images and recordings of a request: fetches them if the operator allows it, and has them decoded.
 
-It keeps nothing: the next turn of a conversation decodes its images again, which takes milliseconds. An
-engine knows by the digest what it has encoded before.
+Some decoded media stay in memory, because each turn of a conversation sends its images again. They are found
+by the digest of the file, within one cache salt: otherwise the time of an answer would tell what another
+project has sent.
 """
 
+import asyncio
+import hashlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from weakref import ref
 
@@ -11,7 +15,7 @@ from antiphon.domain.context import Clock, Context
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.media import MOST_PIXELS, Medium
 from antiphon.domain.messages import MediaContent, MediaKind
-from antiphon.domain.values import Struct
+from antiphon.domain.values import Struct, replace
 from antiphon.errors import InvalidValue, Overloaded, ServerBusy
 from antiphon.media.decoder import MediaDecoder, MediaFile
 from antiphon.media.facts import MAX_FILE_BYTES
@@ -29,11 +33,27 @@ MAX_ALL_BYTES = 1 << 30
 """The most bytes of the pixels and samples of all running requests of this process. A small file can have
 many pixels, so the limit of the bodies does not limit them."""
 
+MAX_KEPT_BYTES = 64 << 20
+"""The most bytes of the pixels and samples that stay after their requests: those of one request."""
+
 RETRY_AFTER = 1.0
 """Seconds after which a refused caller can try again."""
 
 Fetch = Callable[[str, int, str, str, Clock], Awaitable[bytes]]
 """Returns the bytes at an address: `MediaFetcher.fetch`."""
+
+
+class FileKey(Struct, frozen=True):
+    """What a decoded medium depends on, and who may find it."""
+
+    cache_salt: str
+    digest: bytes
+    """The SHA-256 of the file, as it was sent."""
+    kind: MediaKind
+    media_type: str
+    """The declared type."""
+    limit: int
+    """The most pixels of an image, or the samples for each second of a recording."""
 
 
 class _Decoded(Struct, frozen=True):
@@ -45,11 +65,34 @@ class _Decoded(Struct, frozen=True):
 
 
 class DecodedMedia:
-    """Counts the bytes of the media that requests still use, which ends when nothing refers to a medium."""
+    """Counts the bytes of the media that requests still use, which ends when nothing refers to a medium.
+    Keeps the latest media in what these leave free."""
 
-    def __init__(self, max_bytes: int = MAX_ALL_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_ALL_BYTES, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
+        self._max_kept_bytes = max_kept_bytes
         self._media: list[_Decoded] = []
+        self._kept: OrderedDict[FileKey, Medium] = OrderedDict()
+        """Decoded media, the least recently used first. No request has these objects: it has copies, which
+        share the data."""
+
+    def find(self, key: FileKey) -> Medium | None:
+        """Returns the medium of a file that was decoded before; None if it is not kept."""
+        medium = self._kept.get(key)
+        return None if medium is None else replace(medium)
+
+    def keep(self, key: FileKey, medium: Medium) -> None:
+        """Keeps a medium that was added, as the most recently used one."""
+        self._kept[key] = replace(medium)
+        self._kept.move_to_end(key)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forgets the least recently used media for which there is no room."""
+        free_bytes = self._max_bytes - sum(each.size for each in self._media)
+        kept_bytes = sum(len(medium.data) for medium in self._kept.values())
+        while kept_bytes > min(self._max_kept_bytes, free_bytes):
+            kept_bytes -= len(self._kept.popitem(last=False)[1].data)
 
     def add(self, medium: Medium, actor: Actor) -> None:
         """Counts a medium of an actor. Raises ServerBusy if all media pass the limit, and Overloaded if an
@@ -71,6 +114,7 @@ class DecodedMedia:
                 retry_after=RETRY_AFTER,
             )
         self._media.append(_Decoded(ref(medium), size, actor.caller))
+        self._trim()
 
 
 class MediaReader:
@@ -85,7 +129,7 @@ class MediaReader:
         self._decoded = decoded or DecodedMedia()
 
     async def read(
-        self, parts: Sequence[MediaContent], sample_rate: int, context: Context
+        self, parts: Sequence[MediaContent], sample_rate: int, cache_salt: str, context: Context
     ) -> tuple[Medium, ...]:
         """Returns the medium of each part. `sample_rate`: the samples for each second that the engine takes.
         Raises a RequestError whose sentence names the part, or the error of a busy server."""
@@ -103,12 +147,18 @@ class MediaReader:
             file = MediaFile(part.field, part.data, part.media_type)
             if part.url:
                 file = MediaFile(part.field, await self._fetch_file(part, actor, clock))
+            limit = sample_rate
             if part.kind is MediaKind.IMAGE:
-                most_pixels = LOW_PIXELS if part.detail == "low" else MOST_PIXELS
-                medium = await self._decoder.decode_image(file, actor, clock, most_pixels)
-            else:
-                medium = await self._decoder.decode_recording(file, actor, clock, sample_rate)
+                limit = LOW_PIXELS if part.detail == "low" else MOST_PIXELS
+            digest = await asyncio.to_thread(_compute_digest, file.data)
+            key = FileKey(cache_salt, digest, part.kind, file.declared, limit)
+            medium = self._decoded.find(key)
+            if medium is None and part.kind is MediaKind.IMAGE:
+                medium = await self._decoder.decode_image(file, actor, clock, limit)
+            elif medium is None:
+                medium = await self._decoder.decode_recording(file, actor, clock, limit)
             self._decoded.add(medium, context.actor)
+            self._decoded.keep(key, medium)
             decoded_bytes += len(medium.data)
             if decoded_bytes > MAX_DECODED_BYTES:
                 raise InvalidValue(
@@ -128,3 +178,8 @@ class MediaReader:
                 param=part.field,
             )
         return await self._fetch(part.url, MAX_FILE_BYTES, part.field, actor, clock)
+
+
+def _compute_digest(data: str | bytes) -> bytes:
+    """Returns the SHA-256 of a file, or of its base64."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).digest()

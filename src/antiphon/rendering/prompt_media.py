@@ -20,9 +20,9 @@ from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.template.messages import collect_texts
 from antiphon.rendering.template.shield import PRIVATE, PRIVATE_RANGES
 
-ReadMedia = Callable[[Sequence[MediaContent], int, Context], Awaitable[Sequence[Medium]]]
-"""Decodes parts of a request, whose recordings get so many samples for each second. Raises a RequestError
-that names the part."""
+ReadMedia = Callable[[Sequence[MediaContent], int, str, Context], Awaitable[Sequence[Medium]]]
+"""Decodes parts of a request, whose recordings get so many samples for each second. What it keeps is for
+requests with the same cache salt. Raises a RequestError that names the part."""
 
 KIND_NAMES = {MediaKind.IMAGE: "images", MediaKind.AUDIO: "recordings"}
 

@@ -120,12 +120,13 @@ class RenderedRequest:
         media = {
             medium.digest: medium for prompt in self._ready_request.fitted_prompts for medium in prompt.media
         }
+        salt = self._ready_request.shared_request.cache_salt
         async with AsyncExitStack() as holds:
             if media and isinstance(self._engine, MediaEngine):
                 try:
                     async with asyncio.timeout(context.remaining()):
                         for medium in media.values():
-                            await holds.enter_async_context(self._engine.hold(medium))
+                            await holds.enter_async_context(self._engine.hold(medium, salt))
                 except TimeoutError:
                     raise build_deadline_error() from None
             yield

@@ -225,7 +225,8 @@ class Renderer:
                 raise UnsupportedParameter(
                     f"{parts[0].field} is not supported: {NO_READER}", param=parts[0].field
                 )
-            decoded = await self._run_in_time(read_media(parts, facts.sample_rate, context), context)
+            salt = self._build_salt(request, context)
+            decoded = await self._run_in_time(read_media(parts, facts.sample_rate, salt, context), context)
             async with self._tokenizer_queue.hold(context.actor.caller, context.clock):
                 media = await self._run_in_time(lay_out_media(self._engine, parts, decoded), context)
         fitted_prompts = await self._run_in_time(
@@ -306,23 +307,26 @@ class Renderer:
         """Returns the engine's tokenizer for one request of the actor."""
         return FairTokenizer(self._engine, self._tokenizer_queue, actor, clock)
 
+    def _build_salt(self, request: GenerationRequest, context: Context) -> str:
+        """Returns the key that separates prefixes and media: a hash of the project and the request's salt. It
+        is empty if all projects share them."""
+        if self._options.projects_share and not request.cache_salt:
+            return ""
+        project = context.actor.project
+        return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
+
     def _build_shared_request(
         self, request: GenerationRequest, context: Context, model_info: ModelInfo, adapter: str | None
     ) -> TokenRequest:
         """Builds the token request that the sequences of all prompts and choices share."""
-        output, salt = request.output, ""
-        if request.cache_salt or not self._options.projects_share:
-            # A hash of the project and the request's salt separates prefix caches.
-            project = context.actor.project
-            text = f"{len(project)} {project} {request.cache_salt}"
-            salt = blake2b(text.encode(), digest_size=16).hexdigest()
+        output = request.output
         return TokenRequest(
             prompt=PromptTokens(()),
             max_tokens=0,
             sampling=request.sampling.build_sampling(model_info.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
-            cache_salt=salt,
+            cache_salt=self._build_salt(request, context),
             adapter=adapter,
             actor=context.actor.caller,
             priority=request.priority,

@@ -70,7 +70,7 @@ TO_HOST_EXAMPLES: list[Frame] = [
     GenerateCall(1, TokenRequest(PromptTokens((1, 2)), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
     TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
-    HoldCall(4, build_picture(2, 1, bytes(range(250, 256))), 6),
+    HoldCall(4, build_picture(2, 1, bytes(range(250, 256))), 6, "salt"),
     MediumPart(4, b"\0\1"),
     LayOutCall(5, (MediumShape(MediaKind.AUDIO, samples=2**33),)),
 ]

@@ -36,6 +36,16 @@ async def test_the_longest_recording_comes_whole_while_others_are_served() -> No
         await await_until(lambda: not link.host.is_busy())
 
 
+async def test_what_the_host_has_encoded_for_the_same_salt_is_not_sent_again() -> None:
+    engine, medium = Seeing(), record(1)
+    engine.encoded.add((medium.digest, "salt"))
+    async with open_link(engine) as link, asyncio.timeout(PATIENCE):
+        for salt, expected in (("salt", b""), ("other", medium.data), ("", medium.data)):
+            async with link.client.hold(medium, salt):
+                assert [each.data for each in engine.held] == [expected], salt
+            await await_until(lambda: not engine.held)
+
+
 async def test_a_caller_who_leaves_while_a_recording_is_sent_leaves_nothing() -> None:
     engine = Seeing()
     async with open_link(engine) as link, asyncio.timeout(PATIENCE):
@@ -61,10 +71,10 @@ async def test_a_host_that_ends_before_a_medium_has_come_is_an_error_that_is_tri
         async for group in messages(peer, FrameReader(TO_HOST)):
             for message in group:
                 if isinstance(message, HoldCall):
-                    assert message.medium.data == medium.data[:PART_BYTES]
-                    peer.send(HeldReply(message.call, PART_BYTES))
+                    assert message.medium.data == b"" and message.byte_count == len(medium.data)
+                    peer.send(HeldReply(message.call, 0))
                 if isinstance(message, MediumPart):
-                    assert message.data == medium.data[PART_BYTES : 2 * PART_BYTES]
+                    assert message.data == medium.data[:PART_BYTES]
                     peer.writer.transport.abort()
 
     with short_directory() as place:

@@ -268,7 +268,7 @@ def build_request(kind: MediaKind = MediaKind.IMAGE, **more: Any) -> GenerationR
 def render(engine: LlamaTokenEngine, picture: Medium) -> Renderer:
     """A renderer whose reader gives this picture for every part."""
 
-    async def read_media(parts: Sequence[MediaContent], _: int, __: Context) -> Sequence[Medium]:
+    async def read_media(parts: Sequence[MediaContent], *_: object) -> Sequence[Medium]:
         return [picture] * len(parts)
 
     return Renderer(engine, options=RendererOptions(read_media=read_media))
@@ -354,7 +354,7 @@ async def test_no_pixels_stay_after_a_request_and_after_one_that_fails(pairs):
     async with seeing(pairs, "llava") as engine:
         shown: list[weakref.ref[Medium]] = []
 
-        async def read_media(parts: Sequence[MediaContent], _: int, __: Context) -> Sequence[Medium]:
+        async def read_media(parts: Sequence[MediaContent], *_: object) -> Sequence[Medium]:
             media = [draw(1) for _ in parts]
             shown.extend(map(weakref.ref, media))
             return media
@@ -399,6 +399,26 @@ async def test_encoded_media_are_forgotten_beyond_the_limit(pairs):
                                (3, pictures[0]), (4, pictures[1])):  # fmt: skip
             await ask(engine, await write_prompt(engine, QUESTION[0], picture, QUESTION[1]), "s", 1)
             assert encoder.encode_count == count
+
+
+async def test_an_encoded_picture_is_held_without_its_pixels_by_requests_of_the_same_salt(pairs):
+    picture_bytes = 64 * 64 * 4
+    async with seeing(pairs, "llava", media_memory=picture_bytes) as engine:
+        pictures = [draw(seed) for seed in range(2)]
+        prompts = [await write_prompt(engine, QUESTION[0], each, QUESTION[1]) for each in pictures]
+        async with engine.hold(pictures[0]):
+            expected = await ask(engine, prompts[0], "s")
+        digest = pictures[0].digest
+        assert engine.has_encoded(digest, "s") and not engine.has_encoded(digest, "other")
+        async with engine.hold(replace(pictures[0], data=b""), "s"):
+            async with engine.hold(pictures[1]):
+                await ask(engine, prompts[1], "s")
+            require_alike(await ask(engine, prompts[0], "s"), expected, ROUNDING["pool"])
+            with pytest.raises(InvalidValue, match="does not have"):
+                await ask(engine, prompts[0], "other")
+        async with engine.hold(pictures[1]):
+            await ask(engine, prompts[1], "s")
+        assert not engine.has_encoded(digest, "s") and engine.has_encoded(pictures[1].digest, "s")
 
 
 async def test_a_picture_of_a_waiting_sequence_is_encoded_when_its_turn_is_near(pairs):

@@ -474,25 +474,27 @@ class HostTokenEngine:
         shape_tuple = tuple(shapes)
         return (await self._ask(lambda call_number: LayOutCall(call_number, shape_tuple), LayoutsReply)).value
 
+    def has_encoded(self, digest: str, cache_salt: str) -> bool:
+        """Only the host knows: `hold` sends no data that it does not need."""
+        return False
+
     @asynccontextmanager
-    async def hold(self, medium: Medium) -> AsyncIterator[None]:
-        """Sends a medium to the host process, and has it held while the context lasts. Media are sent one
-        after another and in parts, because a few large ones would fill the buffer."""
-        data, sent = medium.data, PART_BYTES
-        first_part = replace(medium, data=data[:sent])
+    async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:
+        """Has a medium held by the host process while the context lasts. If the host needs its data, sends
+        them in parts, and one medium after another, because a few large ones would fill the buffer."""
+        data, named = medium.data, replace(medium, data=b"")
         async with self._medium_lock:
             channel = self.require_connection()
-            call_number, call = self._send_call(lambda number: HoldCall(number, first_part, len(data)))
+            call_number, call = self._send_call(lambda number: HoldCall(number, named, len(data), cache_salt))
             try:
                 while True:
                     async with asyncio.timeout(self._call_deadline):
                         reply = await call.next()
                     if not isinstance(reply, HeldReply):
                         raise self._build_protocol_error(reply)
-                    if reply.byte_count == len(data):
+                    if (sent := reply.byte_count) == len(data):
                         break
                     channel.put(MediumPart(call_number, data[sent : sent + PART_BYTES]))
-                    sent += PART_BYTES
             except BaseException as error:
                 self._forget_call(call_number)
                 if isinstance(error, TimeoutError):

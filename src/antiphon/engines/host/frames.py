@@ -95,13 +95,14 @@ class HoldCall(Frame, tag=11):
 
     call: int
     medium: Medium
-    """Its data are the first bytes. The others follow in MediumParts."""
+    """Without its data, which follow in MediumParts unless the host has encoded the medium before."""
     byte_count: int
-    """The bytes of the whole data."""
+    """The bytes of the data."""
+    cache_salt: str
 
 
 class MediumPart(Frame, tag=13):
-    """The next bytes of the medium of a HoldCall, sent after the reply to the bytes before them."""
+    """The next bytes of the medium of a HoldCall, sent after a HeldReply that lacks them."""
 
     call: int
     data: bytes
@@ -187,7 +188,7 @@ class VectorsReply(Frame, tag=11):
 
 
 class HeldReply(Frame, tag=13):
-    """The host has the first bytes of the medium of a HoldCall, or all of them."""
+    """The host has so many bytes of the medium of a HoldCall, or needs no more."""
 
     call: int
     byte_count: int

@@ -244,10 +244,10 @@ class HostSession:
                 self._send(build_event_reply(frame.call, event))
 
     async def _hold(self, frame: HoldCall) -> None:
-        """Receives a medium, and holds it until the call is cancelled."""
+        """Receives a medium unless it is encoded, and holds it until the call is cancelled."""
         engine, medium = require_media_engine(self._host.engine), frame.medium
-        if frame.byte_count > len(medium.data):
-            data = bytearray(medium.data)
+        if not engine.has_encoded(medium.digest, frame.cache_salt):
+            data = bytearray()
             parts = self._medium_parts[frame.call] = asyncio.Queue[bytes]()
             try:
                 while len(data) < frame.byte_count:
@@ -256,7 +256,7 @@ class HostSession:
             finally:
                 del self._medium_parts[frame.call]
             medium = replace(medium, data=bytes(data))
-        async with engine.hold(medium):
+        async with engine.hold(medium, frame.cache_salt):
             self._send(HeldReply(frame.call, frame.byte_count))
             await asyncio.Event().wait()
 

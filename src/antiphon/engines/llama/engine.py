@@ -310,10 +310,14 @@ class LlamaTokenEngine:
             lambda: tuple(map(encoder.lay_out, shapes)), self._long_text_threads
         )
 
+    def has_encoded(self, digest: str, cache_salt: str) -> bool:
+        """Whether a medium is encoded for sequences with this cache salt."""
+        return self._get_encoder().has_encoded((cache_salt, digest))
+
     @asynccontextmanager
-    async def hold(self, medium: Medium) -> AsyncIterator[None]:
+    async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:
         """Has a medium for sequences that name its digest, while the context lasts."""
-        async with self._get_encoder().hold(medium):
+        with self._get_encoder().hold(medium, cache_salt):
             yield
 
     async def vocabulary(self) -> Vocabulary:

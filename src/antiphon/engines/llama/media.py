@@ -10,10 +10,10 @@ meanwhile. Callers take turns. The encode of a part cannot be aborted.
 
 import asyncio
 from array import array
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import numpy as np
 
@@ -135,6 +135,8 @@ class MediaEncoder:
         self._encoded: OrderedDict[EncodingKey, tuple[EncodedPart, ...]] = OrderedDict()
         """Encoded media, the least recently used first."""
         self._encoded_bytes = 0
+        self._pinned = Counter[EncodingKey]()
+        """How many requests rely on an encoded medium, because they have not sent its data."""
         self._running: dict[EncodingKey, asyncio.Event] = {}
         """Set when this encode has ended."""
         self._turns = FairSemaphore(ENCODE_LIMITS)
@@ -153,9 +155,24 @@ class MediaEncoder:
             raise UnsupportedParameter(f"this model takes no {shape.kind}", param="messages")
         return self._projector.lay_out(shape)
 
-    @asynccontextmanager
-    async def hold(self, medium: Medium) -> AsyncIterator[None]:
-        """Has a medium for sequences that name its digest, while the context lasts."""
+    def has_encoded(self, key: EncodingKey) -> bool:
+        """Whether a medium is encoded, so that it can be held without its data."""
+        return key in self._encoded
+
+    @contextmanager
+    def hold(self, medium: Medium, salt: str) -> Iterator[None]:
+        """Has a medium for sequences that name its digest, while the context lasts. A medium without data
+        must be encoded, and its embeddings stay."""
+        key = salt, medium.digest
+        if not medium.data:
+            self._pinned[key] += 1
+            try:
+                yield
+            finally:
+                self._pinned[key] -= 1
+                if not self._pinned[key]:
+                    del self._pinned[key]
+            return
         held = self._held.setdefault(medium.digest, _Held(medium))
         held.holders += 1
         try:
@@ -235,11 +252,13 @@ class MediaEncoder:
                 self._thread.submit(encoding.close)  # behind a part that it still encodes
 
     def _keep(self, key: EncodingKey, parts: tuple[EncodedPart, ...]) -> None:
-        """Keeps an encoded medium, and forgets the least recently used ones beyond the limit."""
+        """Keeps an encoded medium, and forgets the least recently used ones beyond the limit. The pinned ones
+        are within it, because they were kept before."""
         self._encoded[key] = parts
         self._encoded_bytes += _count_bytes(parts)
         while self._encoded_bytes > self._most_bytes:
-            self._encoded_bytes -= _count_bytes(self._encoded.popitem(last=False)[1])
+            oldest = next(each for each in self._encoded if each not in self._pinned)
+            self._encoded_bytes -= _count_bytes(self._encoded.pop(oldest))
 
     def end(self) -> None:
         """Waits for the running encode, and begins no other. The projector may be freed afterwards."""
