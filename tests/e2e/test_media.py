@@ -321,10 +321,11 @@ def test_a_killed_decoder_is_an_error_of_one_request_only(client: httpx2.Client,
     assert all(read(reply) == expected for reply in replies if reply.status_code == 200)
 
 
-def test_a_host_that_is_killed_while_it_encodes_is_replaced_and_the_picture_is_sent_again(
-    client: httpx2.Client, server: Server
-) -> None:
-    picture, replies = show(encode(draw(1024, 1024, color=(9, 99, 199)))), list[httpx2.Response]()
+def ask_and_end_the_encode(
+    client: httpx2.Client, server: Server, picture: Any, signal_number: signal.Signals
+) -> httpx2.Response:
+    """Asks about a picture, and sends the signal to the host that encodes it. Returns the answer."""
+    replies = list[httpx2.Response]()
     hosts = {child.pid: child for child in server.children("engines.host")}
     used_before = {pid: sum(child.cpu_times()[:2]) for pid, child in hosts.items()}
 
@@ -337,9 +338,30 @@ def test_a_host_that_is_killed_while_it_encodes_is_replaced_and_the_picture_is_s
     asking.start()
     wait_until(find_encoding, what="it encodes")
     (killed,) = find_encoding()
-    killed.kill()
+    killed.send_signal(signal_number)
     asking.join(120)
-    assert read(replies[0]) == read(ask(client, picture))
     pids = {child.pid for child in server.children("engines.host")}
     assert len(pids) == len(hosts) and pids >= hosts.keys() - {killed.pid} and killed.pid not in pids
+    return replies[0]
+
+
+def test_a_host_that_is_killed_while_it_encodes_is_replaced_and_the_picture_is_sent_again(
+    client: httpx2.Client, server: Server
+) -> None:
+    picture = show(encode(draw(1024, 1024, color=(9, 99, 199))))
+    reply = ask_and_end_the_encode(client, server, picture, signal.SIGKILL)
+    assert read(reply) == read(ask(client, picture))
     assert not any(record["event"] == "request_failed" for record in server.log())
+
+
+def test_a_picture_with_which_the_library_ends_the_host_is_refused_from_then_on(
+    client: httpx2.Client, server: Server
+) -> None:
+    picture = show(encode(draw(1024, 1024, color=(199, 99, 9))))
+    reply = ask_and_end_the_encode(client, server, picture, signal.SIGABRT)
+    pids = {child.pid for child in server.children("engines.host")}
+    for each in (reply, ask(client, picture)):
+        assert each.status_code == 400, each.text
+        assert "has ended the engine before" in each.json()["error"]["message"]
+    read(ask(client, show()))
+    assert {child.pid for child in server.children("engines.host")} == pids

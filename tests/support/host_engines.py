@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from antiphon.engines.base import (
     MediumLayout,
     MediumSpan,
     PromptTokens,
+    RefusedMedium,
     SequenceStarted,
     Steps,
     TextPiece,
@@ -93,6 +94,12 @@ class Seeing(ScriptedTokenEngine):
 
     async def lay_out(self, shapes: Sequence[MediumShape]) -> tuple[MediumLayout, ...]:
         return tuple(MediumLayout((MEDIUM_CELL,), (MediumSpan(0, 1, shape.kind),)) for shape in shapes)
+
+    def watch_encodes(self, report: Callable[[str], None]) -> None:
+        pass
+
+    def refuse_medium(self, refused: RefusedMedium) -> None:
+        pass
 
     def has_encoded(self, digest: str, cache_salt: str) -> bool:
         return (digest, cache_salt) in self.encoded

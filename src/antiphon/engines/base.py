@@ -258,6 +258,14 @@ class DraftMode(StrEnum):
     """As AUTO, but whatever drafts cost."""
 
 
+class RefusedMedium(Struct, frozen=True):
+    """A medium that has ended an engine host."""
+
+    digest: str
+    until: float
+    """The Unix time at which it may be tried again."""
+
+
 class LoadSpec(Struct, frozen=True):
     """Everything that an engine host needs to load a model."""
 
@@ -679,12 +687,24 @@ class MediaEngine(Protocol):
         """Tells how a prompt shows media of these shapes, without encoding one. Raises a RequestError for a
         shape that the model cannot take."""
 
-    def has_encoded(self, digest: str, cache_salt: str) -> bool:
-        """Whether `hold` needs no data of this medium now, for sequences with this cache salt."""
-
     def hold(self, medium: Medium, cache_salt: str = "") -> AbstractAsyncContextManager[None]:
         """Gives the engine a medium. While the context lasts, sequences with this cache salt may name it by
         its digest."""
+
+
+@runtime_checkable
+class EncodingEngine(MediaEngine, Protocol):
+    """A media engine in the process of its encoder, whose library may end the process."""
+
+    def has_encoded(self, digest: str, cache_salt: str) -> bool:
+        """Whether `hold` needs no data of this medium now, for sequences with this cache salt."""
+
+    def watch_encodes(self, report: Callable[[str], None]) -> None:
+        """Calls `report` from any thread with the digest of the medium whose encode begins, and with an empty
+        text when it has ended."""
+
+    def refuse_medium(self, refused: "RefusedMedium") -> None:
+        """Refuses a medium before it is encoded, with InvalidValue."""
 
 
 @runtime_checkable

@@ -6,14 +6,16 @@ model.
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from antiphon.domain.values import Struct, field, replace
-from antiphon.engines.base import DraftMode, EngineInfo, EngineState, KVLayout, LoadSpec
+from antiphon.engines.base import DraftMode, EngineInfo, EngineState, KVLayout, LoadSpec, RefusedMedium
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch, start_child
 from antiphon.engines.host.control import ChildState, EngineStateNotice, HostConfig, HostOrder, Status
 from antiphon.engines.host.ray.config import ClusterAddress
@@ -25,7 +27,7 @@ from antiphon.processes.ipc import to_line
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES
 from antiphon.settings.models import ModelSettings, choose_devices, list_host_names
 from antiphon.settings.schema import Settings, choose_interpreter
-from antiphon.telemetry.logs import describe_exception
+from antiphon.telemetry.logs import describe_exception, record
 
 PROJECTOR_HINT = (
     ": it was reading its weights, or encoding a test image with the projector {}; check that both files "
@@ -65,6 +67,15 @@ UNLOAD_REPLY_S = 10.0
 """Seconds in which a host unloads or refuses to. A host that has just loaded its model first waits for a
 call."""
 
+REFUSED_SECONDS = 3600.0
+"""Seconds in which a medium that has ended an engine host is refused."""
+
+MOST_SUSPECTS = 256
+"""The most media that are remembered because of that. The oldest are forgotten."""
+
+KILLED = "signal SIGKILL"
+"""The end of a process that something outside has killed, such as the system when memory is short."""
+
 BUSY_PAUSE_S = 1.0
 """Seconds after which a host in use gets the order to unload again."""
 
@@ -101,6 +112,8 @@ class EngineHost(Struct, eq=False):
     """For a model loaded on request: set when its host has ended."""
     order_reply: "asyncio.Future[Status] | None" = None
     """Receives the host's report on its latest order."""
+    encoding: str = ""
+    """The digest of the medium that the host encodes now; empty if it encodes none."""
 
     @property
     def is_on_request(self) -> bool:
@@ -125,6 +138,16 @@ class EngineHost(Struct, eq=False):
             if report is not None and report.state is ChildState.UNLOADED:
                 return
             await asyncio.sleep(BUSY_PAUSE_S)
+
+
+class Suspect(Struct, frozen=True):
+    """A medium during whose encode an engine host has ended."""
+
+    model: str
+    digest: str
+    until: float
+    """The Unix time at which it is forgotten."""
+    is_refused: bool
 
 
 class EngineHosts:
@@ -153,6 +176,7 @@ class EngineHosts:
         self._on_death = on_death
         self._cluster = cluster
         self._socket_numbers = itertools.count()
+        self._suspects: list[Suspect] = []
         self._assigned = {
             name: self.create_host(model, name)
             for model in settings.models
@@ -228,7 +252,7 @@ class EngineHosts:
             lambda state, info: self._update(get_host(), state, info),
             always_restart=self._is_driver(model),  # a lost cluster can always come back
             on_report=lambda status: self._receive(get_host(), status),
-            on_death=lambda: self._on_death(name),
+            on_death=lambda: self._note_death(get_host()),
             start_hint="" if model.mmproj is None else PROJECTOR_HINT.format(Path(model.mmproj).name),
         )
 
@@ -237,12 +261,44 @@ class EngineHosts:
         return self._cluster is not None and model.cluster
 
     def _receive(self, host: EngineHost, status: Status) -> None:
-        """Passes a host's report to `send_order`. A host that has unloaded is not restarted."""
+        """Notes what a host encodes, and passes its other reports to `send_order`. A host that has unloaded
+        is not restarted."""
+        if status.state is ChildState.ENCODING:
+            host.encoding = status.digest
+            return
         if status.state is ChildState.UNLOADED:
             host.is_unloaded = True
             host.watch.forbid_restart()
         if host.order_reply is not None and not host.order_reply.done():
             host.order_reply.set_result(status)
+
+    def _note_death(self, host: EngineHost) -> None:
+        """Refuses the medium whose encode has ended a host, to all hosts of the model. A host that was killed
+        from outside may be innocent of its end, so its medium is tried once more."""
+        self._on_death(host.name)
+        digest, host.encoding = host.encoding, ""
+        if not digest:
+            return
+        now, model, ending = time.time(), host.model.name, host.watch.latest_end
+        suspects = [suspect for suspect in self._suspects if suspect.until > now]
+        is_second = any(suspect.model == model and suspect.digest == digest for suspect in suspects)
+        suspect = Suspect(model, digest, now + REFUSED_SECONDS, is_second or ending != KILLED)
+        self._suspects = [*suspects, suspect][-MOST_SUSPECTS:]
+        record("encode_killed", logging.ERROR, model=model, how=ending, refused=suspect.is_refused)
+        if not suspect.is_refused:
+            return
+        order = to_line(HostOrder(refused=RefusedMedium(digest, suspect.until)))
+        for other in (*self._assigned.values(), *self._unassigned):
+            if other is not host and other.model.name == model:
+                other.watch.send(order)
+
+    def _list_refused(self, model: str) -> tuple[RefusedMedium, ...]:
+        """Returns the media that new hosts of a model refuse."""
+        return tuple(
+            RefusedMedium(suspect.digest, suspect.until)
+            for suspect in self._suspects
+            if suspect.is_refused and suspect.model == model
+        )
 
     async def keep_running(self, host: EngineHost) -> None:
         """Starts a host, and restarts it until it is stopped or given up. If it never becomes ready, stores
@@ -304,6 +360,7 @@ class EngineHosts:
                     log_format=settings.log.format,
                     user=settings.engine.user if cluster is None else None,
                     keep_alive=model.keep_alive,
+                    refused=self._list_refused(model.name),
                 )
             )
             if cluster is None:

@@ -5,6 +5,7 @@ import asyncio
 import base64
 import json
 import struct
+import time
 import urllib.request
 import weakref
 import zlib
@@ -28,6 +29,7 @@ from antiphon.engines.base import (
     KVLayout,
     MediumSpan,
     PromptTokens,
+    RefusedMedium,
     SequenceStarted,
     Steps,
     TextPiece,
@@ -419,6 +421,21 @@ async def test_an_encoded_picture_is_held_without_its_pixels_by_requests_of_the_
         async with engine.hold(pictures[1]):
             await ask(engine, prompts[1], "s")
         assert not engine.has_encoded(digest, "s") and engine.has_encoded(pictures[1].digest, "s")
+
+
+async def test_a_refused_picture_is_not_encoded_until_its_time(pairs):
+    async with seeing(pairs, "llava") as engine:
+        reports, picture = list[str](), draw(1)
+        engine.watch_encodes(reports.append)
+        prompt = await write_prompt(engine, QUESTION[0], picture, QUESTION[1])
+        async with engine.hold(picture):
+            engine.refuse_medium(RefusedMedium(picture.digest, time.time() + 3600))
+            with pytest.raises(InvalidValue, match="has ended the engine before"):
+                await ask(engine, prompt, "s")
+            assert not reports
+            engine.refuse_medium(RefusedMedium(picture.digest, time.time()))
+            await ask(engine, prompt, "s")
+            assert reports == [picture.digest, ""]
 
 
 async def test_a_picture_of_a_waiting_sequence_is_encoded_when_its_turn_is_near(pairs):

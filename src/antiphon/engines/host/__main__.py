@@ -22,7 +22,7 @@ from typing import NoReturn
 
 import uvloop
 
-from antiphon.engines.base import RemoteEngine, TokenEngine
+from antiphon.engines.base import EncodingEngine, RemoteEngine, TokenEngine
 from antiphon.engines.host.confine import OPEN_FILES, confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import remove_unused_directory
@@ -123,6 +123,10 @@ async def _serve(
         )
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
+    if isinstance(engine, EncodingEngine):
+        engine.watch_encodes(status.report_encode)
+        for medium in config.refused:
+            engine.refuse_medium(medium)
     async with serve_engine(engine, config.socket, sock=sock) as host:
         if isinstance(engine, RemoteEngine):
             engine.watch_absence(host.note_absence)

@@ -180,6 +180,8 @@ class ChildWatch:
         `start_hint`: what to do if it ends before it is ready, and reports no reason."""
         self.name = name
         """The child's name in logs and messages: `the engine of cantor`."""
+        self.latest_end = ""
+        """How the process ended the last time."""
         self._on_report = on_report
         self._on_rest = on_rest
         self._on_death = on_death
@@ -199,6 +201,7 @@ class ChildWatch:
         """
         while not self._stop_requested.is_set():
             ending, error = await self._run_once()
+            self.latest_end = ending
             if self._stop_requested.is_set():
                 return
             self._on_death()

@@ -474,10 +474,6 @@ class HostTokenEngine:
         shape_tuple = tuple(shapes)
         return (await self._ask(lambda call_number: LayOutCall(call_number, shape_tuple), LayoutsReply)).value
 
-    def has_encoded(self, digest: str, cache_salt: str) -> bool:
-        """Only the host knows: `hold` sends no data that it does not need."""
-        return False
-
     @asynccontextmanager
     async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:
         """Has a medium held by the host process while the context lasts. If the host needs its data, sends

@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Literal
 
 from antiphon.domain.values import Struct, replace
-from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
+from antiphon.engines.base import EngineInfo, EngineState, LoadSpec, RefusedMedium
 from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.processes.ipc import to_line
 
@@ -58,13 +58,17 @@ class HostConfig(Struct, frozen=True):
     """The user whose rights the host takes; None keeps the supervisor's rights."""
     keep_alive: float | None = None
     """Seconds without a call after which the host unloads its model and ends; None keeps the model loaded."""
+    refused: tuple[RefusedMedium, ...] = ()
+    """Media that have ended hosts of the model."""
 
 
 class HostOrder(Struct, frozen=True):
-    """One line from the supervisor to a ready engine host. The host replies with a report of its use."""
+    """One line from the supervisor to a ready engine host."""
 
-    unload: bool
+    unload: bool = False
     """Whether the host must unload its model if no call needs it. Otherwise it only reports its use."""
+    refused: RefusedMedium | None = None
+    """A medium that has ended another host of the model. The host reports nothing then."""
 
 
 class HttpConfig(Struct, frozen=True):
@@ -127,6 +131,8 @@ class ChildState(StrEnum):
     """An engine host reports since when no call needs its model."""
     IN_USE = "in use"
     """Calls need the model of an engine host."""
+    ENCODING = "encoding"
+    """An engine host begins to encode a medium, or has ended it."""
     UNLOADED = "unloaded"
     """No call needed the model of an engine host, and the host ends."""
 
@@ -154,6 +160,8 @@ class Status(Struct, frozen=True):
     """The model that a request needs."""
     idle: float = 0.0
     """Seconds since the last call of an IDLE host."""
+    digest: str = ""
+    """The medium that an ENCODING host encodes now; empty if it has ended."""
 
 
 class StatusPipe:
@@ -212,6 +220,10 @@ class StatusPipe:
         """Reports that an engine host is IDLE, IN_USE or UNLOADED. `idle`: seconds since the last call of an
         IDLE host."""
         self._write(Status(state, idle=idle))
+
+    def report_encode(self, digest: str) -> None:
+        """Reports that the encode of a medium begins, or with an empty digest that it has ended."""
+        self._write(Status(ChildState.ENCODING, digest=digest))
 
     def _write(self, status: Status) -> None:
         """Writes one report completely. Does nothing more if the supervisor is gone."""

@@ -25,7 +25,7 @@ from antiphon.engines.base import (
     AdapterEngine,
     ConstraintEngine,
     EmbeddingEngine,
-    MediaEngine,
+    EncodingEngine,
     PushingEngine,
     TokenEngine,
     TokenEvent,
@@ -245,7 +245,7 @@ class HostSession:
 
     async def _hold(self, frame: HoldCall) -> None:
         """Receives a medium unless it is encoded, and holds it until the call is cancelled."""
-        engine, medium = require_media_engine(self._host.engine), frame.medium
+        engine, medium = require_encoding_engine(self._host.engine), frame.medium
         if not engine.has_encoded(medium.digest, frame.cache_salt):
             data = bytearray()
             parts = self._medium_parts[frame.call] = asyncio.Queue[bytes]()
@@ -286,7 +286,7 @@ async def run_call(engine: TokenEngine, frame: HostCall) -> Reply:
             await require_constraint_engine(engine, constraint).check(constraint)
             return DoneReply(call)
         case LayOutCall(call, shapes):
-            return LayoutsReply(call, await require_media_engine(engine).lay_out(shapes))
+            return LayoutsReply(call, await require_encoding_engine(engine).lay_out(shapes))
         case GenerateCall(call) | EmbedCall(call) | HoldCall(call):
             raise FrameError(f"call {call} is answered by more than one message")
 
@@ -298,9 +298,9 @@ def require_constraint_engine(engine: TokenEngine, constraint: Constraint) -> Co
     return engine
 
 
-def require_media_engine(engine: TokenEngine) -> MediaEngine:
+def require_encoding_engine(engine: TokenEngine) -> EncodingEngine:
     """Returns the engine. Raises UnsupportedParameter if it takes no media."""
-    if not isinstance(engine, MediaEngine):
+    if not isinstance(engine, EncodingEngine):
         raise UnsupportedParameter("this model's engine takes text alone", param="messages")
     return engine
 
@@ -448,7 +448,9 @@ class IdleUnloading:
 
     def carry_out(self, order: HostOrder) -> None:
         """Carries out an order of the supervisor."""
-        if order.unload:
+        if order.refused is not None:
+            require_encoding_engine(self._host.engine).refuse_medium(order.refused)
+        elif order.unload:
             self._is_unload_ordered = True
             self._changed.set()
         elif self._host.is_busy():

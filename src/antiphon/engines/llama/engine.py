@@ -30,6 +30,7 @@ from antiphon.engines.base import (
     EventSink,
     LoadSpec,
     MediumLayout,
+    RefusedMedium,
     SequenceStarted,
     TextPiece,
     TokenEvent,
@@ -313,6 +314,16 @@ class LlamaTokenEngine:
     def has_encoded(self, digest: str, cache_salt: str) -> bool:
         """Whether a medium is encoded for sequences with this cache salt."""
         return self._get_encoder().has_encoded((cache_salt, digest))
+
+    def watch_encodes(self, report: Callable[[str], None]) -> None:
+        """Calls `report` around each encode, if the model has a projector."""
+        if self._encoder is not None:
+            self._encoder.report = report
+
+    def refuse_medium(self, refused: RefusedMedium) -> None:
+        """Refuses a medium before it is encoded."""
+        if self._encoder is not None:
+            self._encoder.refused[refused.digest] = refused.until
 
     @asynccontextmanager
     async def hold(self, medium: Medium, cache_salt: str = "") -> AsyncIterator[None]:

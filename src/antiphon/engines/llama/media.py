@@ -9,9 +9,10 @@ meanwhile. Callers take turns. The encode of a part cannot be aborted.
 """
 
 import asyncio
+import time
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -129,6 +130,10 @@ class MediaEncoder:
         self.numbers = MediaNumbers()
         self.encode_count = 0
         """How many media were encoded."""
+        self.report: Callable[[str], None] = lambda _: None
+        """Called with a digest when its encode begins, and with an empty text when it has ended."""
+        self.refused: dict[str, float] = {}
+        """Media that are not encoded, and the Unix time until then, by digest."""
         self._projector = projector
         self._most_bytes = most_bytes
         self._held: dict[str, _Held] = {}
@@ -226,6 +231,12 @@ class MediaEncoder:
             await ended.wait()
         if (held := self._held.get(key[1])) is None:
             raise InvalidValue("the prompt names a medium that the engine does not have", param="prompt")
+        if time.time() < self.refused.get(key[1], 0.0):
+            raise InvalidValue(
+                "an image or recording of this request has ended the engine before, and is not tried again "
+                "for an hour; send another one",
+                param="messages",
+            )
         ended = self._running[key] = asyncio.Event()
         try:
             parts = await self._encode_parts(held.medium, actor)
@@ -240,11 +251,20 @@ class MediaEncoder:
         """Encodes a medium, each part at a turn of the actor."""
         parts, encoding = list[EncodedPart](), self._projector.encode(medium)
         loop, clock = asyncio.get_running_loop(), SystemClock()
+
+        def encode_next() -> tuple[EncodedPart, int]:
+            """Encodes the next part. The report is the last one if the library ends the process."""
+            self.report(medium.digest)
+            try:
+                return next(encoding)
+            finally:
+                self.report("")
+
         try:
             parts_left = 1
             while parts_left:
                 async with self._turns.hold(actor, clock):
-                    part, parts_left = await loop.run_in_executor(self._thread, lambda: next(encoding))
+                    part, parts_left = await loop.run_in_executor(self._thread, encode_next)
                 parts.append(part)
             return tuple(parts)
         finally:
