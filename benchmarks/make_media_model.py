@@ -8,13 +8,14 @@ Each family is one that llama.cpp treats in its own way:
 - idefics3: a picture is cut into tiles, with text between them;
 - ultravox: recordings, in parts of thirty seconds.
 
-The same arguments give the same files, byte for byte. A pair takes about 1.5 MB.
+The same arguments give the same files, byte for byte. A pair takes about 1.5 MB. With `--smolvlm` the
+projector of idefics3 has the size of SmolVLM's: 93 M weights, 186 MB.
 
 python benchmarks/make_media_model.py gemma3 text.gguf mmproj.gguf
 """
 
 import argparse
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -44,12 +45,38 @@ MARKERS = {
 """The tokens that the library puts around the cells of a picture."""
 
 PROJECTOR_TYPES = {"gemma3": "gemma3", "qwen2vl": "qwen2vl_merger", "llava": "mlp", "idefics3": "idefics3"}
-SIDE = {"gemma3": 64, "qwen2vl": 112, "llava": 64, "idefics3": 64}
-"""Pixels of one side of the pictures that the encoder sees, or of a tile."""
-PATCH, WIDTH, HEADS, FEED_FORWARD, LAYERS = 8, 48, 4, 96, 2
-PATCHES = {"qwen2vl": 14}
-MERGE = {"gemma3": 2, "qwen2vl": 2, "llava": 1, "idefics3": 2}
-"""How many patches of a row become one cell."""
+WIDTH, HEADS, FEED_FORWARD, LAYERS = 48, 4, 96, 2
+
+
+@dataclass(frozen=True)
+class VisionShape:
+    """Sizes of a projector for images."""
+
+    side: int = 64
+    """Pixels of one side of the pictures that the encoder sees, or of a tile."""
+    patch: int = 8
+    merge: int = 2
+    """How many patches of a row become one cell."""
+    tiles: int = 2
+    """The most tiles of one side of a picture."""
+    width: int = WIDTH
+    heads: int = HEADS
+    feed_forward: int = FEED_FORWARD
+    layers: int = LAYERS
+    kind: type[np.floating] = np.float32
+    """The number format of the matrices."""
+
+
+VISION_SHAPES = {
+    "gemma3": VisionShape(),
+    "qwen2vl": VisionShape(side=112, patch=14),
+    # the library leaves out the last layer
+    "llava": VisionShape(merge=1, layers=LAYERS + 1),
+    "idefics3": VisionShape(),
+}
+SMOLVLM = VisionShape(512, 16, 4, 1, 768, 12, 3072, 12, np.float16)
+"""The sizes of SmolVLM's projector. A picture is one tile here. With SmolVLM it is seventeen, each of which
+takes as long."""
 
 
 def write_text_model(path: Path, family: str, shape: Shape = SIZES["tiny"], seed: int = 0) -> Path:
@@ -82,77 +109,79 @@ def write_projector(
     family: str,
     text_width: int = SIZES["tiny"].hidden,
     seed: int = 0,
-    merge: int | None = None,
+    shape: VisionShape | None = None,
 ) -> Path:
-    """Writes the projector of a family, for text models of this width. `merge`: how many patches of a row
-    become one cell, if not as usual."""
+    """Writes the projector of a family, for text models of this width. `shape`: its sizes, if not the usual
+    ones."""
     writer, random = gguf.GGUFWriter(path, "clip"), np.random.default_rng(seed + 1)
-    patch, side = PATCHES.get(family, PATCH), SIDE[family]
-    merge = MERGE[family] if merge is None else merge
+    shape = shape or VISION_SHAPES[family]
+    side, patch, width, feed_forward = shape.side, shape.patch, shape.width, shape.feed_forward
+    row = width * shape.merge**2
 
     def add(name: str, *dimensions: int) -> None:
         """Adds a tensor of random weights."""
         scale = np.float32(1 / np.sqrt(np.prod(dimensions[1:]) if len(dimensions) > 1 else 100))
-        writer.add_tensor(name, random.standard_normal(dimensions, dtype=np.float32) * scale)
+        weights = random.standard_normal(dimensions, dtype=np.float32) * scale
+        writer.add_tensor(name, weights.astype(shape.kind if len(dimensions) > 1 else np.float32))
 
     def add_norm(name: str) -> None:
         """Adds the weights of a normalisation, near one and zero."""
-        writer.add_tensor(f"{name}.weight", 1 + random.standard_normal(WIDTH, dtype=np.float32) / 10)
-        writer.add_tensor(f"{name}.bias", random.standard_normal(WIDTH, dtype=np.float32) / 10)
+        writer.add_tensor(f"{name}.weight", 1 + random.standard_normal(width, dtype=np.float32) / 10)
+        writer.add_tensor(f"{name}.bias", random.standard_normal(width, dtype=np.float32) / 10)
 
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_bool("clip.use_gelu", True)
     writer.add_string("clip.projector_type", PROJECTOR_TYPES[family])
     for key, value in {
-        "embedding_length": WIDTH,
-        "feed_forward_length": FEED_FORWARD,
-        # llava leaves out the last layer
-        "block_count": LAYERS + (family == "llava"),
+        "embedding_length": width,
+        "feed_forward_length": feed_forward,
+        "block_count": shape.layers,
         "projection_dim": text_width,
-        "attention.head_count": HEADS,
+        "attention.head_count": shape.heads,
         "image_size": side,
         "patch_size": patch,
     }.items():
         writer.add_uint32(f"clip.vision.{key}", value)
     if family in ("gemma3", "idefics3"):
-        writer.add_uint32("clip.vision.projector.scale_factor", merge)
+        writer.add_uint32("clip.vision.projector.scale_factor", shape.merge)
     if family == "idefics3":
-        writer.add_uint32("clip.vision.preproc_image_size", 2 * side)
+        writer.add_uint32("clip.vision.preproc_image_size", shape.tiles * side)
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
     for name in ("image_mean", "image_std"):
         writer.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
-    add("v.patch_embd.weight", WIDTH, 3, patch, patch)
+    add("v.patch_embd.weight", width, 3, patch, patch)
     if family == "qwen2vl":
-        add("v.patch_embd.weight.1", WIDTH, 3, patch, patch)
+        add("v.patch_embd.weight.1", width, 3, patch, patch)
     else:
-        add("v.patch_embd.bias", WIDTH)
-        add("v.position_embd.weight", (side // patch) ** 2 + (family == "llava"), WIDTH)
+        add("v.patch_embd.bias", width)
+        add("v.position_embd.weight", (side // patch) ** 2 + (family == "llava"), width)
     if family == "llava":
-        add("v.class_embd", WIDTH)
+        add("v.class_embd", width)
         add_norm("v.pre_ln")
     else:
         add_norm("v.post_ln")
-    for layer in range(LAYERS + (family == "llava")):
+    for layer in range(shape.layers):
         block = f"v.blk.{layer}"
         for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            add(f"{block}.{name}.weight", WIDTH, WIDTH)
-            add(f"{block}.{name}.bias", WIDTH)
+            add(f"{block}.{name}.weight", width, width)
+            add(f"{block}.{name}.bias", width)
         add_norm(f"{block}.ln1")
         add_norm(f"{block}.ln2")
-        add(f"{block}.ffn_up.weight", FEED_FORWARD, WIDTH)
-        add(f"{block}.ffn_up.bias", FEED_FORWARD)
-        add(f"{block}.ffn_down.weight", WIDTH, FEED_FORWARD)
-        add(f"{block}.ffn_down.bias", WIDTH)
+        add(f"{block}.ffn_up.weight", feed_forward, width)
+        add(f"{block}.ffn_up.bias", feed_forward)
+        add(f"{block}.ffn_down.weight", width, feed_forward)
+        add(f"{block}.ffn_down.bias", width)
     match family:
         case "gemma3":
-            writer.add_tensor("mm.soft_emb_norm.weight", np.ones(WIDTH, np.float32))
-            add("mm.input_projection.weight", WIDTH, text_width)
-        case "qwen2vl":
-            _add_two_layers(add, WIDTH * merge * merge, text_width)
-        case "llava":
-            _add_two_layers(add, WIDTH, text_width)
+            writer.add_tensor("mm.soft_emb_norm.weight", np.ones(width, np.float32))
+            add("mm.input_projection.weight", width, text_width)
+        case "qwen2vl" | "llava":
+            add("mm.0.weight", row, row)
+            add("mm.0.bias", row)
+            add("mm.2.weight", text_width, row)
+            add("mm.2.bias", text_width)
         case "idefics3":
-            add("mm.model.fc.weight", text_width, WIDTH * merge * merge)
+            add("mm.model.fc.weight", text_width, row)
     return _close(writer, path)
 
 
@@ -209,14 +238,6 @@ def write_hearing_projector(path: Path, text_width: int = SIZES["tiny"].hidden, 
     return _close(writer, path)
 
 
-def _add_two_layers(add: Callable[..., None], width: int, text_width: int) -> None:
-    """Adds a projector of two layers."""
-    add("mm.0.weight", width, width)
-    add("mm.0.bias", width)
-    add("mm.2.weight", text_width, width)
-    add("mm.2.bias", text_width)
-
-
 def _close(writer: gguf.GGUFWriter, path: Path) -> Path:
     """Writes a file, and returns its path."""
     writer.write_header_to_file()
@@ -234,12 +255,14 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("projector", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--smolvlm", action="store_true", help="a projector as large as SmolVLM's")
     options = parser.parse_args()
     write_text_model(options.text, options.family, seed=options.seed)
     if options.family == HEARING:
         write_hearing_projector(options.projector, seed=options.seed)
     else:
-        write_projector(options.projector, options.family, seed=options.seed)
+        shape = SMOLVLM if options.smolvlm else None
+        write_projector(options.projector, options.family, seed=options.seed, shape=shape)
     for path in (options.text, options.projector):
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 

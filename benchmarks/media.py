@@ -1,16 +1,17 @@
 """Measures the wait for the first token of requests with pictures, beside llama-server with the same files.
 
-python benchmarks/media.py [--family qwen2vl] [--size small] [--pixels 448] [--rounds 12] [--threads 2]
+python benchmarks/media.py [--family smolvlm] [--size small] [--pixels 448] [--rounds 12] [--threads 2]
 
-The pair of files has random weights (make_media_model.py). Both servers run at once and answer by turns, in
-another order in each round. Each round has pictures that no server has seen:
+The pair of files has random weights (make_media_model.py). The family `smolvlm` has a projector of that size,
+the others have tiny ones, so that what is around the encoder takes most of the time. Both servers run at once
+and answer by turns, in another order in each round. Each round has pictures that no server has seen:
 
   - cold: a question about one picture
   - again: another question about the same picture
   - four: a question about each of four pictures at once, until the last first token
 
 Printed are the medians in milliseconds, and the median of the pairs' ratios to llama-server with its 95 %
-interval. Nobody else runs meanwhile.
+interval; then the ratio of again to cold within the rounds of each server. Nobody else runs meanwhile.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.make_media_model import FAMILIES, write_projector, write_text_model
+from benchmarks.make_media_model import FAMILIES, SMOLVLM, write_projector, write_text_model
 from benchmarks.make_model import SIZES
 from benchmarks.side_by_side.client import send_request
 from benchmarks.side_by_side.report import compute_interval
@@ -77,8 +78,12 @@ def measure(sides: list[Side], args: argparse.Namespace) -> None:
     times: dict[tuple[str, str], list[float]] = {
         (scenario, side.name): [] for scenario in SCENARIOS for side in sides
     }
-    salt = random.SystemRandom().randrange(1 << 30)
-    for number in range(-2, args.rounds):  # the first two warm up
+    salt, began, longest = random.SystemRandom().randrange(1 << 30), time.monotonic(), 0.0
+    for number in range(-1, args.rounds):  # the first one warms up
+        round_began = time.monotonic()
+        if round_began + longest > began + args.seconds:
+            print(f"  no time for more than {number} rounds")
+            break
         first, *others = [draw_picture(f"{salt}.{number}.{index}", args.pixels) for index in range(5)]
         for scenario, pictures, question in (
             ("cold", [first], "What is it?"),
@@ -89,6 +94,7 @@ def measure(sides: list[Side], args: argparse.Namespace) -> None:
                 milliseconds = asyncio.run(time_first_tokens(side, pictures, question))
                 if number >= 0:
                     times[scenario, side.name].append(milliseconds)
+        longest = max(longest, time.monotonic() - round_began)
     for scenario in SCENARIOS:
         ours, theirs = (times[scenario, side.name] for side in sides)
         ratio, low, high = compute_interval([a / b for a, b in zip(ours, theirs, strict=True)])
@@ -97,24 +103,31 @@ def measure(sides: list[Side], args: argparse.Namespace) -> None:
             f"{sides[1].name} {median(theirs):8.2f} ms, ratio {ratio:.3f} ({low:.3f} to {high:.3f})",
             flush=True,
         )
+    for side in sides:
+        pairs = zip(times["again", side.name], times["cold", side.name], strict=True)
+        ratio, low, high = compute_interval([again / cold for again, cold in pairs])
+        print(f"  {side.name}: again to cold {ratio:.3f} ({low:.3f} to {high:.3f})", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--family", choices=FAMILIES, default="qwen2vl")
+    parser.add_argument("--family", choices=(*FAMILIES, "smolvlm"), default="smolvlm")
     parser.add_argument("--size", choices=SIZES, default="small", help="of the text model")
     parser.add_argument("--pixels", type=int, default=448, help="of a picture's side")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=600, help="after which no further round begins")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         text, projector = Path(directory) / "text.gguf", Path(directory) / "mmproj.gguf"
-        write_text_model(text, args.family, SIZES[args.size])
-        write_projector(projector, args.family, SIZES[args.size].hidden)
-        shape = Shape(str(text), SEQUENCES, CONTEXT, args.threads, projector=str(projector))
-        sides = [stack.enter_context(run_side(name, shape)) for name in SIDES]
+        family = "idefics3" if args.family == "smolvlm" else args.family
+        write_text_model(text, family, SIZES[args.size])
+        shape = SMOLVLM if args.family == "smolvlm" else None
+        write_projector(projector, family, SIZES[args.size].hidden, shape=shape)
+        serving = Shape(str(text), SEQUENCES, CONTEXT, args.threads, projector=str(projector))
+        sides = [stack.enter_context(run_side(name, serving)) for name in SIDES]
         time.sleep(1)
         load = os.getloadavg()[0]
         print(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.make_media_model import write_projector, write_text_model
+from benchmarks.make_media_model import VisionShape, write_projector, write_text_model
 from tests.e2e.refused_starts import refused, refused_process
 from tests.support.commands import run_command
 from tests.support.model_files import CANTOR
@@ -164,7 +164,7 @@ def test_refusals_do_not_hang_on_assertions(arguments: tuple[str, ...], words: s
 
 def test_a_projector_that_ends_the_engine_or_is_none(tmp_path: Path) -> None:
     model = write_text_model(tmp_path / "text.gguf", "gemma3")
-    projector = write_projector(tmp_path / "killer.gguf", "gemma3", merge=3)
+    projector = write_projector(tmp_path / "killer.gguf", "gemma3", shape=VisionShape(merge=3))
     line = refused_process("--model", str(model), "--mmproj", str(projector))
     assert "ended with signal SIGABRT" in line and "projector killer.gguf" in line
     line = refused_process("--model", str(model), "--mmproj", str(model))
