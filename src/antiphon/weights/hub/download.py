@@ -167,6 +167,11 @@ class Hub:
         """Lists the files of a repository. Raises ModelFetchError with the remedy."""
         from huggingface_hub import HfApi
 
+        if self._offline:
+            raise ModelFetchError(
+                f"the files of {repository} cannot be listed, because offline mode is on: name the file, or "
+                "turn ANTIPHON_HUB_OFFLINE off"
+            )
         with self._translate_errors(Reference(repository, "", revision)):
             api = HfApi(endpoint=self._endpoint, token=self._token)
             return self._call_hub(lambda: api.list_repo_files(repository, revision=revision))
