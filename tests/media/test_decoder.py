@@ -203,6 +203,35 @@ async def test_a_killed_process_is_an_error_of_one_request_only() -> None:
         assert pixel(await decode(decoder, draw())) == RED
 
 
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_the_child_of_the_next_file_waits_for_it_and_ends_with_its_process() -> None:
+    async with open_decoder() as decoder:
+        await decode(decoder, draw())
+        process = psutil.Process(decoder.pids[0])
+        await await_until(lambda: len(process.children()) == 1)
+        (waiting,) = process.children()
+        assert pixel(await decode(decoder, draw())) == RED
+        await await_until(lambda: [each.pid for each in process.children()] not in ([], [waiting.pid]))
+        assert has_ended(waiting), "no child decodes two files"
+        (waiting,) = process.children()
+        process.kill()
+        await await_until(lambda: has_ended(waiting))
+
+
+async def test_a_killed_child_is_an_error_of_one_request_only() -> None:
+    async with open_decoder() as decoder:
+        await decode(decoder, draw())
+        process = psutil.Process(decoder.pids[0])
+        await await_until(lambda: len(process.children()) == 1)
+        process.children()[0].kill()
+        with pytest.raises(ServerBusy):
+            await decode(decoder, draw())
+        assert pixel(await decode(decoder, draw())) == RED
+
+
 async def test_a_cancelled_request_leaves_no_process_that_still_decodes() -> None:
     async with open_decoder() as decoder:
         await decode(decoder, draw())

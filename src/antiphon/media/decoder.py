@@ -20,7 +20,14 @@ from antiphon.domain.fair_queue import FairSemaphore, QueueLimits
 from antiphon.domain.media import MOST_PIXELS, Medium, build_picture, build_recording
 from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue, ServerBusy
-from antiphon.media.decoding_process import LENGTHS_BYTES, MAX_HEADER_BYTES, Job, Reply, build_frame_start
+from antiphon.media.decoding_process import (
+    LENGTHS_BYTES,
+    MAX_HEADER_BYTES,
+    PIPE_BYTES,
+    Job,
+    Reply,
+    build_frame_start,
+)
 from antiphon.media.facts import MAX_FILE_BYTES, Reason, Refusal
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD
 
@@ -145,6 +152,7 @@ class MediaDecoder:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
+                limit=PIPE_BYTES,
                 env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES}
                 | ONE_THREAD,
                 start_new_session=True,  # its children are in its group, and end with it

@@ -1,18 +1,22 @@
 """The decoding process: decodes callers' images and recordings, each in a child of its own with hard limits.
 
-The decoder starts it as `python -m antiphon.media.decoding_process`. It imports the libraries once and reads
-no caller's file itself: it forks a child for each job. So a picture costs milliseconds, what one file breaks
-is gone with its child, and no file meets what another one left behind.
+The decoder starts it as `python -m antiphon.media.decoding_process`. It imports the libraries once, and forks
+the child of the next job before the job comes. That child reads the file from standard input, decodes it and
+ends. So a picture costs milliseconds, what one file breaks is gone with its child, and no file meets what
+another one left behind.
 
 Both sides send frames: the lengths of two parts, JSON, and raw bytes. The JSON of a job is a `Job`, and that
 of its reply a `Reply`.
 """
 
 import base64
+import fcntl
+import gc
 import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 
 import msgspec
 
@@ -37,6 +41,21 @@ MEMORY_BYTES = 448 << 20
 OPEN_FILES = 32
 
 READ_BYTES = 1 << 20
+
+PIPE_BYTES = 1 << 20
+"""The size of the pipes, if the system allows it. Each time a pipe is full, its two processes wait for each
+other."""
+
+STDIN, STDOUT = 0, 1
+
+FILE_READ = b"\0"
+"""What a child reports when it has read its file."""
+
+WARM_PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DAAAAEAQEARwbK3gAAAABJRU5ErkJggg=="
+)
+"""A PNG of one pixel, which a child decodes before its job. So its pages of memory are its own by then, and
+the job does not wait for that."""
 
 FORBIDDEN = frozenset(
     "open import os.exec os.fork os.forkpty os.posix_spawn os.system subprocess.Popen socket.__new__ "
@@ -82,14 +101,99 @@ def main() -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES),
     ):
         resource.setrlimit(kind, (limit, limit))
-    jobs, replies = sys.stdin.buffer, sys.stdout.buffer
-    replies.write(build_frame(Reply()))
-    replies.flush()
-    while len(lengths := jobs.read(LENGTHS_BYTES)) == LENGTHS_BYTES:
-        header = jobs.read(int.from_bytes(lengths[:4], "big"))
-        data = jobs.read(int.from_bytes(lengths[4:], "big"))
-        replies.write(run_in_child(msgspec.json.decode(header, type=Job), data))
-        replies.flush()
+    for pipe in (STDIN, STDOUT):
+        enlarge_pipe(pipe)
+    gc.freeze()  # children would copy the pages of what it looks at
+    write_all(STDOUT, build_frame(Reply()))
+    while True:
+        child, orders, results = start_child()
+        if len(lengths := read_exactly(STDIN, LENGTHS_BYTES)) < LENGTHS_BYTES:
+            return  # the child's pipe ends with this process, and the child with it
+        header = read_exactly(STDIN, int.from_bytes(lengths[:4], "big"))
+        with suppress(BrokenPipeError):  # it was killed, and has read no file
+            write_all(orders, lengths + header)
+        os.close(orders)
+        if os.read(results, 1) != FILE_READ:
+            sys.exit(
+                "a child ended before it had read its file, whose rest nobody can tell from the next job"
+            )
+        write_all(STDOUT, collect_reply(child, results, msgspec.json.decode(header, type=Job)))
+
+
+def start_child() -> tuple[int, int, int]:
+    """Forks a child that waits for a job. Returns its id, the pipe for the start of its job, and the pipe of
+    its reply."""
+    orders, give_orders = os.pipe()
+    results, give_results = os.pipe()
+    enlarge_pipe(results)
+    child = os.fork()
+    if not child:
+        os.close(give_orders)
+        os.close(results)
+        try:
+            serve_job(orders, give_results)
+        finally:
+            os._exit(1)  # it has replied, or the file is damaged
+    os.close(orders)
+    os.close(give_results)
+    return child, give_orders, results
+
+
+def serve_job(orders: int, results: int) -> None:
+    """Waits for a job in this child, and decodes its file. Raises anything for a damaged file."""
+    from antiphon.media.images import decode_image
+
+    decode_image(WARM_PICTURE, "image/png", 1)
+    if len(lengths := read_exactly(orders, LENGTHS_BYTES)) < LENGTHS_BYTES:
+        return
+    header = read_exactly(orders, int.from_bytes(lengths[:4], "big"))
+    data = read_exactly(STDIN, int.from_bytes(lengths[4:], "big"))
+    os.write(results, FILE_READ)
+    os.close(orders)
+    decode_alone(msgspec.json.decode(header, type=Job), data, results)
+
+
+def collect_reply(child: int, results: int, job: Job) -> bytes:
+    """Reads the reply of a child, and ends the child. Returns the frame of the reply."""
+    frame, size, most = bytearray(), LENGTHS_BYTES, LENGTHS_BYTES + MAX_HEADER_BYTES + job.max_result
+    while len(frame) < size <= most and (part := os.read(results, READ_BYTES)):
+        frame += part
+        if len(frame) >= LENGTHS_BYTES:
+            size = LENGTHS_BYTES + int.from_bytes(frame[:4], "big") + int.from_bytes(frame[4:8], "big")
+    os.close(results)
+    is_whole = len(frame) == size <= most
+    if is_whole or size > most:
+        os.kill(child, signal.SIGKILL)  # its end takes longer than its reply
+    _, status = os.waitpid(child, 0)
+    if is_whole:
+        return bytes(frame)
+    is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
+    return build_frame(Reply(refusal=Refusal(Reason.TIME if is_late else Reason.DAMAGED)))
+
+
+def enlarge_pipe(pipe: int) -> None:
+    """Gives a pipe PIPE_BYTES, on Linux and within the user's limits."""
+    with suppress(AttributeError, OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def read_exactly(pipe: int, size: int) -> bytearray:
+    """Reads so many bytes, or fewer if the pipe ends. Reads none beyond them, because another process reads
+    those."""
+    data = bytearray(size)
+    view, count = memoryview(data), 0
+    while count < size and (part := os.readv(pipe, [view[count:]])):
+        count += part
+    view.release()
+    del data[count:]
+    return data
+
+
+def write_all(pipe: int, data: bytes | bytearray) -> None:
+    """Writes all bytes."""
+    unsent = memoryview(data)
+    while unsent:
+        unsent = unsent[os.write(pipe, unsent) :]
 
 
 def build_frame(header: Job | Reply, data: bytes = b"") -> bytes:
@@ -103,45 +207,22 @@ def build_frame_start(header: Job | Reply, size: int) -> bytes:
     return len(text).to_bytes(4, "big") + size.to_bytes(4, "big") + text
 
 
-def run_in_child(job: Job, data: bytes) -> bytes:
-    """Has a child decode the file. Returns the frame of the reply."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        try:
-            decode_alone(job, data, writing)
-        finally:
-            os._exit(1)  # it has replied, or the file is damaged
-    os.close(writing)
-    frame, most = bytearray(), LENGTHS_BYTES + MAX_HEADER_BYTES + job.max_result
-    while len(frame) <= most and (part := os.read(reading, READ_BYTES)):
-        frame += part
-    os.close(reading)
-    if len(frame) > most:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM):
-        return build_frame(Reply(refusal=Refusal(Reason.TIME)))
-    sizes = int.from_bytes(frame[:4], "big"), int.from_bytes(frame[4:8], "big")
-    if len(frame) < LENGTHS_BYTES or len(frame) != LENGTHS_BYTES + sum(sizes):
-        return build_frame(Reply(refusal=Refusal(Reason.DAMAGED)))
-    return bytes(frame)
-
-
-def decode_alone(job: Job, data: bytes, writing: int) -> None:
+def decode_alone(job: Job, data: bytes | bytearray, results: int) -> None:
     """Decodes the file in this child, and writes the reply. Raises anything for a damaged file."""
     from antiphon.media.images import decode_image
     from antiphon.media.sound import decode_sound
 
-    for shared in (0, 1):  # with them, a child that a file has taken over could answer for the next caller
+    for shared in (
+        STDIN,
+        STDOUT,
+    ):  # with them, a child that a file has taken over could answer for the next caller
         os.close(shared)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, MAX_WALL_SECONDS)
     sys.addaudithook(_refuse_event)
     try:
-        content = base64.b64decode(data, validate=True) if job.is_base64 else data
+        content = base64.b64decode(data, validate=True) if job.is_base64 else bytes(data)
         if job.is_image:
             width, height, result = decode_image(content, job.declared, job.most_pixels)
             reply = Reply(width, height)
@@ -151,9 +232,7 @@ def decode_alone(job: Job, data: bytes, writing: int) -> None:
         reply, result = Reply(refusal=refused.refusal), b""
     except MemoryError:
         reply, result = Reply(refusal=Refusal(Reason.MEMORY)), b""
-    unsent = memoryview(build_frame(reply, result))
-    while unsent:
-        unsent = unsent[os.write(writing, unsent) :]
+    write_all(results, build_frame(reply, result))
 
 
 def _refuse_event(event: str, _: object) -> None:
