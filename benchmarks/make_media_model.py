@@ -79,6 +79,13 @@ SMOLVLM = VisionShape(512, 16, 4, 1, 768, 12, 3072, 12, np.float16)
 takes as long."""
 
 
+def draw_pattern(side: int) -> bytes:
+    """Returns the pixels of a square picture, the same at every call."""
+    rows, columns, colors = np.ogrid[:side, :side, :3]
+    pixels = np.asarray(rows * columns + 7 * rows + 13 * columns + 50 * colors) % 256
+    return bytes(pixels.astype(np.uint8))
+
+
 def write_text_model(path: Path, family: str, shape: Shape = SIZES["tiny"], seed: int = 0) -> Path:
     """Writes the text model of a family."""
     writer = gguf.GGUFWriter(path, "qwen2vl" if family == "qwen2vl" else "llama")
@@ -122,7 +129,8 @@ def write_projector(
         """Adds a tensor of random weights."""
         scale = np.float32(1 / np.sqrt(np.prod(dimensions[1:]) if len(dimensions) > 1 else 100))
         weights = random.standard_normal(dimensions, dtype=np.float32) * scale
-        writer.add_tensor(name, weights.astype(shape.kind if len(dimensions) > 1 else np.float32))
+        is_matrix = len(dimensions) > 1 and "_embd" not in name  # the library adds positions in F32 only
+        writer.add_tensor(name, weights.astype(shape.kind if is_matrix else np.float32))
 
     def add_norm(name: str) -> None:
         """Adds the weights of a normalisation, near one and zero."""

@@ -41,6 +41,8 @@ from antiphon.rendering.renderer import Renderer, RendererOptions
 from benchmarks.make_media_model import (
     FAMILIES,
     HEARING,
+    VISION_SHAPES,
+    draw_pattern,
     write_hearing_projector,
     write_projector,
     write_text_model,
@@ -49,6 +51,7 @@ from tests.engines.llama.conftest import loaded
 from tests.support.llama_server import serve_llama_server
 from tests.support.waiting import await_until
 
+FIXTURES = Path(__file__).parents[2] / "fixtures/media"
 QUESTION = ("<|user|>\nlook ", " what is it<|end|>\n<|assistant|>\n")
 ROUNDING = {"exact": 0.0, "streams": 2e-3, "pool": 0.05}
 """The most that log-probabilities of a sequence differ by how its rows were batched. In a pool the
@@ -308,6 +311,27 @@ async def test_the_answer_is_that_of_llama_server(pairs, family):
     assert [score.token for score in scores] == [token for token, _ in expected]
     for score, (_, logprob) in zip(scores, expected, strict=True):
         assert score.logprob == pytest.approx(logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen2vl", "idefics3"])
+async def test_the_answer_is_that_of_transformers(pairs, tmp_path, family):
+    recorded = json.loads((FIXTURES / "answers.json").read_bytes())[family]
+    side = VISION_SHAPES[family].side
+    picture = build_picture(side, side, draw_pattern(side))
+    untiled = write_projector(
+        tmp_path / "untiled.gguf", family, shape=replace(VISION_SHAPES[family], tiles=1)
+    )
+    spec: dict[str, Any] = {"mmproj": str(untiled), "exact": True, "kv_type": "f32"}
+    async with seeing(pairs, family, **spec) as engine, engine.hold(picture):
+        (layout,) = await engine.lay_out([picture.shape])
+        ids, spans = list(recorded["prefix"]), list[MediumSpan]()
+        for span in layout.spans:  # without the words between the parts of a picture
+            spans.append(replace(span, start=len(ids), digest=picture.digest))
+            ids += [MEDIUM_CELL] * span.cells
+        prompt = PromptTokens((*ids, *recorded["suffix"]), tuple(spans))
+        answer = await ask(engine, prompt, "s", len(recorded["tokens"]))
+    assert answer.tokens == recorded["tokens"]
+    assert np.abs(np.subtract(answer.logprobs, recorded["logprobs"])).max() < 1e-2
 
 
 async def test_a_picture_that_exceeds_the_context_is_refused_with_its_tokens(pairs):
