@@ -507,6 +507,7 @@ ENGINE_FEATURES = (
     ("exact mode", "yes", "refused"),
     ("embeddings and rankings", "yes", "refused"),
     ("fill in the middle (`suffix`)", "if the model can", "refused"),
+    ("images and recordings", "with a projector", "refused"),
     ("models that are loaded on request", "yes", "refused"),
     ("weights", "one GGUF file, or its parts", "a folder of safetensors"),
 )
