@@ -143,6 +143,7 @@ def serve_job(orders: int, results: int) -> None:
     """Waits for a job in this child, and decodes its file. Raises anything for a damaged file."""
     from antiphon.media.images import decode_image
 
+    os.close(STDOUT)  # so that the server notices the end of this process's parent
     decode_image(WARM_PICTURE, "image/png", 1)
     if len(lengths := read_exactly(orders, LENGTHS_BYTES)) < LENGTHS_BYTES:
         return
@@ -161,11 +162,10 @@ def collect_reply(child: int, results: int, job: Job) -> bytes:
         if len(frame) >= LENGTHS_BYTES:
             size = LENGTHS_BYTES + int.from_bytes(frame[:4], "big") + int.from_bytes(frame[4:8], "big")
     os.close(results)
-    is_whole = len(frame) == size <= most
-    if is_whole or size > most:
+    if len(frame) >= size or size > most:
         os.kill(child, signal.SIGKILL)  # its end takes longer than its reply
     _, status = os.waitpid(child, 0)
-    if is_whole:
+    if len(frame) == size <= most:
         return bytes(frame)
     is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
     return build_frame(Reply(refusal=Refusal(Reason.TIME if is_late else Reason.DAMAGED)))
@@ -212,11 +212,10 @@ def decode_alone(job: Job, data: bytes | bytearray, results: int) -> None:
     from antiphon.media.images import decode_image
     from antiphon.media.sound import decode_sound
 
-    for shared in (
-        STDIN,
-        STDOUT,
-    ):  # with them, a child that a file has taken over could answer for the next caller
-        os.close(shared)
+    # With these, a child that a file has taken over could answer for the next caller.
+    for shared in (STDIN, STDOUT):
+        with suppress(OSError):  # it is closed already
+            os.close(shared)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, MAX_WALL_SECONDS)
