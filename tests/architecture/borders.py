@@ -55,6 +55,7 @@ BORDERS = {
         "antiphon.constraints.checker",
         "antiphon.constraints.checking_process",
         "antiphon.constraints.grammar_types",
+        "antiphon.constraints.shared_schemas",
         "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from antiphon.dialects.common.tools import build_tool
 from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.domain.messages import Message, Role, TextContent, Tool, ToolCall, Tools
@@ -121,7 +122,9 @@ def test_a_conversation_crosses_the_border_whole():
         assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
     for field in fields(Message):
         assert any(getattr(message, field.name) for message in asked.messages), field.name
-    for conversation in (asked, plain):
+    tool = build_tool(Tool("f"), {"type": "object", "properties": {"a": {"type": "string"}}}, [], False)
+    shared = replace(plain, tools=Tools((tool,)))
+    for conversation in (asked, plain, shared):
         crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))
         assert crossed == conversation and crossed.reasoning.field_names == conversation.reasoning.field_names
 

@@ -4,8 +4,9 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from antiphon.domain.values import Struct, Value
 
@@ -57,6 +58,34 @@ class CacheControl(Value, frozen=True):
     """How long the vendor caches the prompt: `5m`, `1h`. With None the vendor decides."""
 
 
+T = TypeVar("T")
+
+MOST_BUILT = 16
+"""The most values that a shared schema remembers: some for all models, and one for each model."""
+
+
+class SharedSchema:
+    """A JSON schema that several requests can have, and what was built from it."""
+
+    __slots__ = ("_built", "schema")
+
+    def __init__(self, schema: Mapping[str, object]) -> None:
+        self.schema = schema
+        self._built: dict[object, object] = {}
+
+    def remember(self, key: object, build: Callable[[], T]) -> T:
+        """Returns what `build` returned for this key. An error is not remembered. Nobody may change the
+        value. Any thread can call it."""
+        try:
+            return self._built[key]  # type: ignore[return-value]
+        except KeyError:
+            value = build()
+        if len(self._built) >= MOST_BUILT:
+            self._built.clear()
+        self._built[key] = value
+        return value
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tool:
     """A function as the caller describes it."""
@@ -76,6 +105,12 @@ class Tool:
     deferred: bool = False
     """Whether a message describes the tool to the model, and the beginning of the prompt does not. So a tool
     that is found in the middle of a conversation leaves the cached prefix as it is."""
+    shared: SharedSchema | None = dataclasses.field(default=None, compare=False, repr=False)
+    """`parameters` with what was built from them; None if this tool's are not shared."""
+
+    def remember(self, key: object, build: Callable[[], T]) -> T:
+        """Returns what `build` builds from `parameters`. If they are shared, it is built once."""
+        return build() if self.shared is None else self.shared.remember(key, build)
 
     @property
     def schema(self) -> Mapping[str, object]:

@@ -12,7 +12,6 @@ from functools import partial
 from types import MappingProxyType
 
 from antiphon.constraints import grammar_types as groups
-from antiphon.constraints.argument_types import list_argument_types
 from antiphon.constraints.grammar_types import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.messages import Tool, ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
@@ -26,7 +25,7 @@ from antiphon.rendering.call_readers import (
 )
 from antiphon.rendering.header_calls import HeaderReader
 from antiphon.rendering.literal_calls import LiteralCallReader, LiteralMarks
-from antiphon.rendering.tagged_calls import TaggedCallReader, TagMarks
+from antiphon.rendering.tagged_calls import TaggedCallReader, TagMarks, list_tool_types
 from antiphon.rendering.template.messages import read_arguments
 
 TEXT_AROUND_CALLS = MappingProxyType(
@@ -299,7 +298,7 @@ class CallNotation(Struct, frozen=True):
                 groups.NumberMark(),
                 *to_marks(self.before_arguments, controls),
             )
-        types = {} if self.tags is None else list_argument_types(tool.schema)
+        types = {} if self.tags is None else list_tool_types(tool)
         return CallFormat(
             begin,
             tool.schema,

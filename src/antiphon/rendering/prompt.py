@@ -184,7 +184,7 @@ def require_possible(
 
 def _require_valid_unicode(texts: Sequence[str], prompt: Prompt) -> None:
     """Raises InvalidValue for a text with a lone surrogate, which JSON can contain but UTF-8 cannot."""
-    if not all(map(is_valid_unicode, texts)):
+    if not is_valid_unicode("".join(texts)):
         raise InvalidValue(
             INVALID_UNICODE,
             param=_name_field(prompt),

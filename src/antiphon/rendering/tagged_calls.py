@@ -74,6 +74,12 @@ class _State(Enum):
     """After a call, inside a group."""
 
 
+def list_tool_types(tool: Tool) -> dict[str, Types]:
+    """Returns the types of each argument of a tool. Do not change them."""
+    key = (list_argument_types, tool.supported_schema is tool.parameters)
+    return tool.remember(key, lambda: list_argument_types(tool.schema))
+
+
 class TaggedCallReader:
     """Reads one choice."""
 
@@ -82,7 +88,7 @@ class TaggedCallReader:
     def __init__(self, marks: TagMarks, tools: Sequence[Tool]) -> None:
         """`tools`: the tools of the request, for the types of their arguments."""
         self._marks = marks
-        self._types = {tool.name: list_argument_types(tool.schema) for tool in tools}
+        self._types = {tool.name: list_tool_types(tool) for tool in tools}
         self._buffer = ""
         self._visible_text = VisibleText()
         self._read_parts: list[OutputPart] = []

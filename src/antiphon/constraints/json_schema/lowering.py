@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil, floor
 from typing import NoReturn
 
@@ -49,6 +48,8 @@ from antiphon.constraints.json_schema.schemas import (
     read_place,
     refuse_relaxed,
 )
+from antiphon.constraints.shared_schemas import share_schema
+from antiphon.domain.messages import SharedSchema
 from antiphon.domain.values import Struct
 from antiphon.errors import InvalidValue
 
@@ -117,11 +118,6 @@ MAX_PRODUCT = 64
 
 MAX_WRITTEN = 16_384
 """The most schemas that one schema may become."""
-
-
-LONGEST_REMEMBERED, MOST_REMEMBERED = 1 << 14, 512
-"""The most characters of a schema whose relaxed form is remembered, and the most schemas. They bound the
-memory to some dozens of megabytes."""
 
 
 @dataclass
@@ -534,27 +530,22 @@ def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> No
 
 
 def relax_schema(
-    schema: Json, field: str, without_references: bool = False
+    schema: Json | SharedSchema, field: str, without_references: bool = False
 ) -> tuple[Schema, tuple[str, ...]]:
     """Returns the schema that the compiler enforces, and the keywords that are not fully enforced. Raises
     InvalidValue.
 
     Raises UnsupportedParameter for a reference without a target in the document, unless `without_references`
-    is set. The results for short schemas are remembered, because most requests of one application have the
-    same schemas. Do not change them.
+    is set. The results are remembered, because most requests of one application have the same schemas. Do not
+    change them.
     """
-    try:
-        source = json.dumps(schema)
-    except RecursionError:
+    if isinstance(schema, dict):
+        schema = share_schema(schema)
+    if not isinstance(schema, SharedSchema):
         return _relax(schema, field, without_references)
-    if len(source) > LONGEST_REMEMBERED:
-        return _relax(schema, field, without_references)
-    return _relax_source(source, field, without_references)
-
-
-@lru_cache(MOST_REMEMBERED)
-def _relax_source(source: str, field: str, without_references: bool) -> tuple[Schema, tuple[str, ...]]:
-    return _relax(json.loads(source), field, without_references)
+    source = schema.schema
+    key = (relax_schema, without_references)
+    return schema.remember(key, lambda: _relax(source, field, without_references))
 
 
 def _relax(schema: Json, field: str, without_references: bool) -> tuple[Schema, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from antiphon.bodies.strict_json import describe_value, sanitize_key
 from antiphon.constraints.json_schema.lowering import relax_schema
+from antiphon.constraints.shared_schemas import share_schema
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
@@ -127,15 +128,16 @@ def build_tool(tool: Tool, parameters: Mapping[str, object] | None, relaxed: lis
     Raises InvalidValue."""
     if parameters is None:
         return tool
-    require_shallow(parameters, tool.field)
+    shared = share_schema(parameters)
+    shared.remember(require_shallow, lambda: require_shallow(parameters, tool.field))
     if parameters.get("type", "object") != "object":
         raise InvalidValue(f"{tool.field}.type must be object", param=f"{tool.field}.type")
-    enforced_schema = parameters
+    enforced_schema = shared.schema
     if not (strict or tool.strict):
-        schema, keywords = relax_schema(parameters, tool.field, without_references=True)
+        schema, keywords = relax_schema(shared, tool.field, without_references=True)
         enforced_schema = schema if isinstance(schema, dict) else {}
         relaxed += name_keywords(tool.field, keywords)
-    return replace(tool, parameters=parameters, supported_schema=enforced_schema)
+    return replace(tool, parameters=shared.schema, supported_schema=enforced_schema, shared=shared)
 
 
 def _read_tool_choice(

@@ -9,15 +9,14 @@ from typing import Any
 import msgspec
 
 from antiphon.bodies.strict_json import sanitize_key
-from antiphon.constraints.json_schema.lowering import relax_schema
 from antiphon.dialects.calls import NO_ATTRIBUTION, Attribution, GenerationCall
 from antiphon.dialects.common.body_decoder import BodyDecoder
-from antiphon.dialects.common.constraint_fields import name_keywords, read_schema, shorten_names
+from antiphon.dialects.common.constraint_fields import read_schema, shorten_names
 from antiphon.dialects.common.decode import require_no_nul
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.media_parts import read_document_data, read_image, read_image_data
 from antiphon.dialects.common.request_types import BodyShape, CacheControlShape, ImageUrlShape
-from antiphon.dialects.common.tools import require_shallow
+from antiphon.dialects.common.tools import build_tool, require_shallow
 from antiphon.dialects.messages.fields import FIELD_TABLE, MessagesScope
 from antiphon.dialects.messages.wire_types import (
     Base64Source,
@@ -780,27 +779,17 @@ def _read_tools(wire: PromptBody, strict: bool) -> tuple[Tools | None, tuple[str
 def _build_tool(tool: InputTool, field: str, relaxed: list[str], strict: bool) -> Tool:
     """Builds one tool, and adds the schema keywords that are not enforced to `relaxed`. Raises a
     RequestError."""
-    schema_field, schema = f"{field}.input_schema", tool.input_schema
-    require_shallow(schema, schema_field)
-    if schema.get("type", "object") != "object":
-        raise InvalidValue(f"{schema_field}.type must be object", param=f"{schema_field}.type")
-    enforced: Mapping[str, object] = schema
-    if not (strict or tool.strict):
-        relaxed_schema, keywords = relax_schema(schema, schema_field, without_references=True)
-        enforced = relaxed_schema if isinstance(relaxed_schema, dict) else {}
-        relaxed += name_keywords(schema_field, keywords)
     description = tool.description
     if tool.input_examples:
         examples = "\n".join(json.dumps(example, ensure_ascii=False) for example in tool.input_examples)
         description = f"{description or ''}\n\nExamples:\n{examples}".lstrip()
     cache_control = None if tool.cache_control is None else CacheControl(tool.cache_control.ttl)
-    return Tool(
+    function = Tool(
         tool.name,
         description,
-        schema,
-        bool(tool.strict),
-        enforced,
-        schema_field,
-        cache_control,
+        strict=bool(tool.strict),
+        field=f"{field}.input_schema",
+        cache_control=cache_control,
         deferred=bool(tool.defer_loading),
     )
+    return build_tool(function, tool.input_schema, relaxed, strict)

@@ -240,7 +240,7 @@ class ChatTemplate:
         """Returns the values of the template's variables."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
         shown_tools = conversation.tools.shown if conversation.tools is not None else ()
-        tools = build_tools(shown_tools, cover.hide) or None
+        tools = build_tools(shown_tools, cover) or None
         if tools and self.call_notation.tools_in_system:
             messages = add_tools_to_system(messages, tools)
         if conversation.continues:

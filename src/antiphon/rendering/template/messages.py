@@ -5,12 +5,14 @@ of the caller too."""
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 
 from antiphon.domain.messages import Message, Role, Tool, ToolCall
 from antiphon.domain.request import Conversation
 from antiphon.rendering.call_readers import SPACE
+from antiphon.rendering.template.shield import Cover
 
 Hide = Callable[[str], str]
 """Replaces characters of a caller's text so that it cannot form a control token (`shield`)."""
@@ -61,15 +63,17 @@ def _gather_texts(conversation: Conversation) -> tuple[list[str], int]:
     values = 0
     for tool in conversation.tools.shown if conversation.tools is not None else ():
         texts += (tool.name, tool.description or "")
-        values += _add_texts(tool.parameters, texts)
+        tool_texts, tool_values = tool.remember(_gather_texts, partial(_list_texts, tool.parameters))
+        texts += tool_texts
+        values += tool_values
     for value in (conversation.template_values, *(conversation.documents or ())):
         values += _add_texts(value, texts)
     return texts, values
 
 
-def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
+def build_tools(tools: tuple[Tool, ...], cover: Cover) -> list[dict[str, object]]:
     """Builds tools in OpenAI's form, which templates read."""
-    return [{"type": "function", "function": _build_function(tool, hide)} for tool in tools]
+    return [{"type": "function", "function": _build_function(tool, cover)} for tool in tools]
 
 
 def add_tools_to_system(
@@ -95,13 +99,15 @@ def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
     return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *text_parts]}
 
 
-def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
-    """Returns a tool in the form that templates read."""
-    function: dict[str, object] = {"name": hide(tool.name)}
+def _build_function(tool: Tool, cover: Cover) -> dict[str, object]:
+    """Returns a tool in the form that templates read. Templates cannot change it."""
+    function: dict[str, object] = {"name": cover.hide(tool.name)}
     if tool.description is not None:
-        function["description"] = hide(tool.description)
+        function["description"] = cover.hide(tool.description)
     empty = {"type": "object", "properties": {}}
-    function["parameters"] = hide_texts(empty if tool.parameters is None else tool.parameters, hide)
+    parameters = empty if tool.parameters is None else tool.parameters
+    build = partial(hide_texts, parameters, cover.hide)
+    function["parameters"] = tool.remember(cover.shield, build) if cover.is_usual else build()
     return function
 
 
@@ -152,6 +158,12 @@ def hide_texts(value: object, hide: Hide) -> object:
     if isinstance(value, Mapping):
         return {hide(str(name)): hide_texts(each, hide) for name, each in value.items()}
     return value
+
+
+def _list_texts(value: object) -> tuple[list[str], int]:
+    """Returns the texts in a JSON value, and the number of values in it that are no texts."""
+    texts: list[str] = []
+    return texts, _add_texts(value, texts)
 
 
 def _add_texts(value: object, texts: list[str]) -> int:

@@ -126,7 +126,8 @@ def build_payload(template: RequestTemplate, conversation: Conversation, wall: f
         calls=template.families.calls,
         reasoning=template.families.reasoning,
         wall=wall,
-        conversation=msgspec.to_builtins(replace(conversation, template=None)),
+        # A shared schema becomes null: the tool has its parameters, too.
+        conversation=msgspec.to_builtins(replace(conversation, template=None), enc_hook=lambda _: None),
     )
 
 

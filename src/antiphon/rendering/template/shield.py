@@ -67,6 +67,8 @@ class Shield:
         self._unreplaced_texts = tuple(text for text in template.searched if self._can_stay(text))
         self._unreplaced_pattern = _match_texts(self._unreplaced_texts)
         self._used_characters = frozenset(PRIVATE.findall("".join(template.literals)))
+        self.usual_twins = self.cover(()).twins
+        """The twins in nearly all requests: those of texts without private-use characters."""
 
     def _choose_replaced(self, template: "TemplateTexts") -> frozenset[str]:
         """Chooses the characters to replace: the rare characters of the names, and the first character of
@@ -167,6 +169,11 @@ class Cover(Struct, frozen=True):
     twins: tuple[str, ...]
     end_mark: str
     """A character that occurs in no text. It marks the end of a message that the model continues."""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether most requests have these twins."""
+        return self.twins == self.shield.usual_twins
 
     def hide(self, text: str) -> str:
         """Returns the text with twins, as the template sees it."""
