@@ -44,7 +44,7 @@ EVICTED = 100
 
 SECOND_MS = 1_000
 
-MOST_RECENT = 16_384
+MOST_RECENT = 4_096
 """The most responses of which a process remembers that it used them lately."""
 
 LINK_COST = 4_096
