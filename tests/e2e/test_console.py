@@ -335,8 +335,7 @@ async def test_engines_are_shown_as_they_work(browser: Browser, server: Server) 
     await type_into(browser, "models-page [name=path]", "nowhere.gguf")
     await browser.run("document.querySelector('models-page form').requestSubmit()")
     assert await read(browser, "models-page form .error")
-    assert all("Failed to load resource" in problem for problem in browser.problems), browser.problems
-    browser.problems.clear()
+    await browser.expect_problems("Failed to load resource")
 
 
 async def test_scripts_in_texts_are_shown_as_text(browser: Browser, server: Server, tmp_path: Path) -> None:
@@ -615,8 +614,7 @@ async def test_a_link_of_somebody_else_sends_nothing_and_breaks_nothing(
     await browser.wait_for("document.querySelector('models-page .error')")
     assert {request["method"] for request in browser.requests} == {"GET"}
     assert not any("admin" in request["url"].split("/v1/models/")[0] for request in browser.requests)
-    assert all("404" in problem for problem in browser.problems)
-    browser.problems.clear()
+    await browser.expect_problems("404")
 
 
 BARE = """delete Crypto.prototype.randomUUID;
@@ -826,8 +824,7 @@ async def test_a_key_with_a_limit_is_made_and_refuses(browser: Browser, guarded:
         "[...document.querySelectorAll('.bar-label')].map((each) => each.textContent.trim())"
     )
     assert "until the first token" in rows and "tokens" in rows
-    assert all("404" in problem for problem in browser.problems)  # its project keeps no words
-    browser.problems.clear()
+    await browser.expect_problems("404")  # its project keeps no words
     await open_page(browser, guarded.url, "access/limits", key)
     assert "1" in await read(browser, "access-page tbody")
     await open_page(browser, guarded.url, "access/audit", key)
@@ -873,16 +870,14 @@ async def test_members_and_keys_are_changed_and_a_refusal_is_shown(
     await open_page(browser, guarded.url, "access/projects/default", other["secret"])
     await browser.wait_for("document.querySelector('access-page .card')")
     assert "This key may not see them." in await read(browser, "access-page .card")
-    assert all("403" in problem for problem in browser.problems)
-    browser.problems.clear()
+    await browser.expect_problems("403")
 
 
 async def test_without_records_a_page_says_what_to_do(browser: Browser, server: Server) -> None:
     for page in ("requests", "usage", "access"):
         await open_page(browser, server.url, page)
         assert "ANTIPHON_KEYS=true" in await read(browser, f"{page}-page .error")
-        assert all("404" in problem for problem in browser.problems)
-        browser.problems.clear()
+        await browser.expect_problems("404")
 
 
 async def test_usage_is_charted(browser: Browser, guarded: Server, key: str) -> None:
@@ -1072,8 +1067,7 @@ async def test_texts_of_callers_are_text_on_every_page(browser: Browser, guarded
         await refresh_until(browser, f"{name}-page", seen)
         await browser.run(SETTLE)
         assert await browser.run(f"document.querySelectorAll('{made}').length") == 0, page
-    assert all("404" in problem for problem in browser.problems), browser.problems
-    browser.problems.clear()
+    await browser.expect_problems("404")
 
 
 async def test_no_page_has_a_serious_barrier(browser: Browser, guarded: Server, key: str) -> None:

@@ -283,7 +283,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
     layout = CALL_FAMILIES[family](source)
     tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
     grammar = check_constraint(layout.build_constraint(tools, IDS), VOCABULARY)
-    counts = set()
+    counts: set[int] = set()
     for seed in range(40):
         if seed >= 15 and counts:
             break

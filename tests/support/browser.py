@@ -50,6 +50,7 @@ class Browser:
         """What the page asked for: `method`, `url`, `headers`."""
         self._trace: list[dict[str, Any]] = []
         self._traced = asyncio.Event()
+        self._document = ""
         self._running_requests: dict[str, str] = {}
         """The document of each unanswered request. A document that is left leaves some behind."""
 
@@ -101,10 +102,21 @@ class Browser:
         assert "errorText" not in opened, (url, opened)
         async with asyncio.timeout(PATIENCE):
             await self._loaded.wait()
-            while opened["loaderId"] in self._running_requests.values():
+        self._document = opened["loaderId"]
+        await self._wait_for_answers()
+
+    async def _wait_for_answers(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self._document in self._running_requests.values():
                 await asyncio.sleep(STEP)
         # What waits for an answer runs before the browser is idle.
         await self.run("new Promise((done) => requestIdleCallback(done))")
+
+    async def expect_problems(self, text: str) -> None:
+        """Forgets the problems after the page's last answer; each must contain the text."""
+        await self._wait_for_answers()
+        assert all(text in problem for problem in self.problems), self.problems
+        self.problems.clear()
 
     async def run(self, script: str) -> Any:
         """Returns the value of a JavaScript expression; it can be a promise."""
