@@ -108,13 +108,15 @@ def test_what_is_not_run_exists(command: Command) -> None:
 def parse(words: list[str]) -> None:
     """Asks the command line's own parser. Raises SystemExit or a usage error where it would."""
     command = build_command()
+    # A command keeps its help option from the first context, so that one must have the names that all have.
+    context = typer.Context(command, **command.context_settings)
     words = [word for word in words if word != "--help"]  # every command has it
     while words and isinstance(command, typer.core.TyperGroup):
-        name, found, words = command.resolve_command(typer.Context(command), words)
+        name, found, words = command.resolve_command(context, words)
         assert found is not None, name
         command = found
     try:
-        command.make_context("antiphon", [word for word in words if word != "..."])
+        command.make_context("antiphon", [word for word in words if word != "..."], parent=context)
     except MissingParameter:
         assert not words, "a sentence may leave out the arguments, and no more"
     except NoArgsIsHelpError:

@@ -91,8 +91,10 @@ def declare_console(oidc: OidcSettings) -> tuple[Endpoint, ...]:
 
 
 def declare(path: str, handler: Handler) -> Endpoint:
-    """Declares one public endpoint."""
-    return Endpoint(method="GET", path=path, handler=handler, right=None, ends_with_caller=False)
+    """Declares one public endpoint. Who writes a wrong path looks for the API, not for these."""
+    return Endpoint(
+        method="GET", path=path, handler=handler, right=None, ends_with_caller=False, is_suggested=False
+    )
 
 
 def build_headers(oidc: OidcSettings) -> Headers:
