@@ -13,6 +13,7 @@ from antiphon.engines.base import RequestSize
 from antiphon.engines.vendors.base import NO_ATTRIBUTES, VendorModel
 from antiphon.engines.vendors.engine import (
     IMAGE_TOKENS,
+    LONGEST_CONTEXT,
     MAX_EXCESS_OUTPUT,
     MAX_HIDDEN_OUTPUT,
     MAX_HIDDEN_PROMPT,
@@ -29,8 +30,9 @@ from tests.support.billing_vendor import serve_billing_vendor
 
 TEXT = "word" * 100
 IMAGE = MediaContent(MediaKind.IMAGE, "image/png", data="A" * 90_000)
+PDF = MediaContent(MediaKind.DOCUMENT, "application/pdf", data="A" * 400_000)
 TOOLS = Tools((Tool("f", "what it does " * 400),))
-MODEL = VendorModel("m", "v", VendorProfile(modalities=("text", "image")))
+MODEL = VendorModel("m", "v", VendorProfile(modalities=("text", "image", "document")))
 TEN = Output(max_tokens=10)
 
 
@@ -49,6 +51,19 @@ def test_the_estimate_of_a_prompt_has_its_images_and_its_tools():
     assert 100 + 13 * 100 < tools.estimated_prompt_tokens < tools.prompt_tokens
 
 
+def test_a_document_reserves_a_token_for_each_byte_up_to_the_models_context():
+    """It counted as one image."""
+    message = Message(Role.USER, TEXT, content=(TextContent(TEXT), PDF, PDF))
+    request = GenerationRequest("m", (Conversation((message,)),), output=TEN)
+    call = OpenAIUpstream().encode(request, MODEL, NO_ATTRIBUTES)
+    free = bound_size(request, call, MODEL)
+    assert free.prompt_tokens == len(call.body) and free.estimated_prompt_tokens == 100 + 200_000
+    small = replace(MODEL, profile=replace(MODEL.profile, context_length=200_000))
+    limited = bound_size(request, call, small)
+    assert limited.prompt_tokens == len(call.body) - 800_000 + 200_000
+    assert limited.estimated_prompt_tokens == 100 + 50_000
+
+
 def test_all_choices_are_made_at_the_same_time():
     size = measure(Conversation((Message(Role.USER, TEXT),)), Output(max_tokens=10, choices=3))
     assert (size.choices, size.output_tokens) == (3, 30)
@@ -62,6 +77,8 @@ def test_all_choices_are_made_at_the_same_time():
         ((), TEN, Usage(9, 10 + MAX_HIDDEN_OUTPUT, reasoning_tokens=5), None),
         ((), Output(), Usage(9, MAX_HIDDEN_OUTPUT), None),
         ((IMAGE,), TEN, Usage(MAX_HIDDEN_PROMPT + MAX_IMAGE_TOKENS, 1), None),
+        ((PDF,), TEN, Usage(LONGEST_CONTEXT, 1), None),
+        ((PDF,), TEN, Usage(2**31, 10), Usage(-1, 10)),
         ((), TEN, Usage(2**31, 10, 2**30), Usage(-1, 10, -1)),
         ((), TEN, Usage(9, 2**31), Usage(9, 10)),
         ((), TEN, Usage(9, 2**31, 0, 2**31), Usage(9, 10, 0, 10)),
@@ -77,7 +94,7 @@ def test_a_count_that_cannot_be_true_becomes_what_was_reserved(
     options = ProviderOptions("v", "https://vendor.example/v1", ("Authorization", "Bearer "))
     provider = Provider(options, OpenAIUpstream(), lambda: None)
     reported = replace(usage, source=UsageSource.REPORTED)
-    found = limit_usage(reported, request, size, provider, Context("r"))
+    found = limit_usage(reported, request, size, provider, Context("r"), None)
     if limited is None:
         assert found == reported
         return

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from antiphon.domain.context import Context, EngineReport
 from antiphon.domain.events import Event, EventGroup, Started, Usage, UsageSource
-from antiphon.domain.messages import MediaContent, estimate_tokens, measure_text
+from antiphon.domain.messages import MediaContent, MediaKind, estimate_tokens, measure_text
 from antiphon.domain.models import Profile
 from antiphon.domain.request import (
     Conversation,
@@ -81,6 +81,10 @@ tools found."""
 
 MAX_IMAGE_TOKENS = 50_000
 """Tokens of one image that a vendor is believed. GPT-4o mini counts up to 48,169."""
+
+LONGEST_CONTEXT = 1_048_576
+"""The most prompt tokens that documents stand for if no table knows the model's context. Gemini's is as long,
+and Anthropic's is not longer. Compressed text can make more tokens than it has bytes."""
 
 MAX_HIDDEN_OUTPUT = 131_072
 """Output tokens of one choice beyond the reserved ones that a vendor is believed if it reports reasoning,
@@ -185,12 +189,17 @@ def shorten_output(request: GenerationRequest, max_output: int | None) -> Genera
 
 def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorModel) -> RequestSize:
     """Returns an upper bound of a request's tokens, and the estimate of its prompt. No tokenizer makes more
-    tokens than its text has bytes, but images and recordings have other bounds. Schemas are part of the
-    prompt, so with them the estimate is that of the whole body."""
-    text_bytes, media_tokens = len(call.body), 0
+    tokens than its text has bytes, but images and recordings have other bounds. A document counts like text,
+    at most the model's context. Schemas are part of the prompt, so with them the estimate is that of the
+    whole body."""
+    text_bytes, media_tokens, document_tokens = len(call.body), 0, 0
     for part in iterate_media(request):
         text_bytes -= len(part.data)
-        media_tokens += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN)
+        if part.kind is MediaKind.DOCUMENT:
+            document_tokens += max(IMAGE_TOKENS, len(part.data))
+        else:
+            media_tokens += max(IMAGE_TOKENS, len(part.data) // BYTES_PER_AUDIO_TOKEN)
+    document_tokens = min(document_tokens, model.profile.context_length or LONGEST_CONTEXT)
     has_schemas = request.output.constraint is not None or any(
         isinstance(prompt, Conversation) and prompt.tools is not None for prompt in request.prompts
     )
@@ -202,16 +211,21 @@ def bound_size(request: GenerationRequest, call: UpstreamCall, model: VendorMode
         output_tokens += len(prediction.text.encode())  # its rejected tokens count too
     choices = (request.output.best_of or request.output.choices) * len(request.prompts)
     return RequestSize(
-        text_bytes + media_tokens,
+        text_bytes + media_tokens + document_tokens,
         output_tokens * choices,
         is_counted=False,
-        estimated_prompt_tokens=min(prompt, text_bytes) + media_tokens,
+        estimated_prompt_tokens=min(prompt, text_bytes) + media_tokens + estimate_tokens(document_tokens),
         choices=choices,
     )
 
 
 def limit_usage(
-    usage: Usage, request: GenerationRequest, size: RequestSize, provider: Provider, context: Context
+    usage: Usage,
+    request: GenerationRequest,
+    size: RequestSize,
+    provider: Provider,
+    context: Context,
+    context_length: int | None,
 ) -> Usage:
     """Returns the usage at the end of an answer. If nobody counted the prompt, adds its estimate. A count
     that cannot be true is replaced by what the request reserved, and logged."""
@@ -220,7 +234,10 @@ def limit_usage(
     prompt, output = usage.prompt_tokens, usage.completion_tokens
     most_prompt, most_output = size.prompt_tokens + MAX_HIDDEN_PROMPT, size.output_tokens
     if prompt > most_prompt:
-        most_prompt += MAX_IMAGE_TOKENS * sum(1 for _ in iterate_media(request))
+        kinds = [part.kind for part in iterate_media(request)]
+        most_prompt += MAX_IMAGE_TOKENS * len(kinds)
+        if MediaKind.DOCUMENT in kinds:
+            most_prompt = max(most_prompt, context_length or LONGEST_CONTEXT)
     is_open = usage.reasoning_tokens > 0 or request.output.max_tokens is None
     most_output += size.choices * (MAX_HIDDEN_OUTPUT if is_open else MAX_EXCESS_OUTPUT)
     if prompt <= most_prompt and output <= most_output:
@@ -276,7 +293,7 @@ def read_names(header: str) -> tuple[str, ...]:
 
 
 def iterate_media(request: GenerationRequest) -> Iterator[MediaContent]:
-    """Yields the images and recordings of a request."""
+    """Yields the images, recordings and documents of a request."""
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             for message in prompt.messages:
@@ -438,7 +455,9 @@ class VendorStream:
             usage = next(event for event in decoder.close() if isinstance(event, Usage))
         except Exception:  # noqa: BLE001 - nobody waits for it, and it must not end the waits of others
             return None
-        usage = limit_usage(usage, self.request, self.size, self.provider, self._context)
+        usage = limit_usage(
+            usage, self.request, self.size, self.provider, self._context, self.model.profile.context_length
+        )
         return None if usage.source is UsageSource.ESTIMATED else usage
 
     async def _send(self) -> UpstreamResponse:
@@ -526,7 +545,9 @@ class VendorStream:
         """Returns the event, with the counts of Usage limited to what can be true."""
         if not isinstance(event, Usage):
             return event
-        return limit_usage(event, self.request, self.size, self.provider, self._context)
+        return limit_usage(
+            event, self.request, self.size, self.provider, self._context, self.model.profile.context_length
+        )
 
     def _map_failure(self, failure: Exception, has_events: bool) -> AntiphonError:
         """Returns the error for a failure of the answer. `has_events`: whether events of the answer come
