@@ -289,6 +289,10 @@ def test_tools_that_anthropic_runs_or_knows_are_named_for_other_engines():
         refused(tools=[search], tool_choice={"type": "tool", "name": "web_search"}).param
         == "tool_choice.name"
     )
+    almost = conversation(tools=[TOOL | {"type": "custom\n"}])
+    assert almost.tools is None and len(almost.original.hosted_tools) == 1, (
+        "Anthropic's encoder leaves it out"
+    )
     bash = asked(tools=[{"type": "bash_20250124", "name": "bash"}])
     assert bash.prompts[0].original.own_tools == ("tools[0].type bash_20250124",)
     with pytest.raises(UnsupportedParameter) as error:
@@ -314,6 +318,12 @@ def test_a_last_message_of_the_assistant_is_continued():
     assert (prompt.continues, prompt.generation_prompt) == (True, False)
     assert "whitespace" in refused(messages=talk(("user", "Q"), ("assistant", "It is "))).message
     assert "tool_use" in refused(messages=talk(("user", "Q"), ("assistant", [CALL]))).message
+    paused = [
+        {"type": "text", "text": "I search. "},
+        {"type": "server_tool_use", "id": "s", "name": "web_search"},
+    ]
+    assert conversation(messages=talk(("user", "Q"), ("assistant", paused))).continues
+    assert "whitespace" in refused(messages=talk(("user", "Q"), ("assistant", paused[::-1]))).message
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ class FieldReport:
     paths: list[str] = dataclasses.field(default_factory=list)
     hosted_tools: list[str] = dataclasses.field(default_factory=list)
     """Those of `paths` that are tools which a vendor runs."""
+    ends_unknown: bool = False
+    """Whether the last message ends with a block that is left out."""
 
     @property
     def names(self) -> tuple[str, ...]:

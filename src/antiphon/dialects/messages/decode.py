@@ -139,6 +139,7 @@ def filter_body(scope: MessagesScope, fields: dict[str, Any], report: FieldRepor
     and tools that Anthropic would run."""
     body = FIELD_TABLE.filter(fields, scope, report=report)
     if isinstance(messages := body.get("messages"), list):
+        report.ends_unknown = _ends_unknown(messages)
         body["messages"] = [
             _filter_message(message, f"messages[{index}]", report) for index, message in enumerate(messages)
         ]
@@ -161,6 +162,13 @@ def filter_body(scope: MessagesScope, fields: dict[str, Any], report: FieldRepor
     if isinstance(config, dict) and "format" in config:
         config["format"] = _drop_unknown(config["format"], OutputFormat, "output_config.format", report)
     return body
+
+
+def _ends_unknown(messages: list[Any]) -> bool:
+    """Whether the last message ends with a block of an unknown kind."""
+    content = messages[-1].get("content") if messages and isinstance(messages[-1], dict) else None
+    block = content[-1] if isinstance(content, list) and content else None
+    return isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind not in BLOCKS
 
 
 def _drop_unknown(value: object, shape: type[BodyShape], field: str, report: FieldReport) -> Any:  # noqa: ANN401 - any value of JSON
@@ -390,7 +398,7 @@ def _build_conversation(
         raise InvalidValue("messages has no content", param="messages")
     continues = turns[-1][0] == "assistant"
     if continues:
-        _require_prefill(messages[-1], f"messages[{len(wire.messages) - 1}]")
+        _require_prefill(messages[-1], f"messages[{len(wire.messages) - 1}]", report.ends_unknown)
     if wire.cache_control is not None:
         messages[-1] = _mark(messages[-1], wire.cache_control)
     return Conversation(
@@ -437,15 +445,16 @@ def _read_reasoning(wire: PromptBody) -> Reasoning:
     )
 
 
-def _require_prefill(message: Message, field: str) -> None:
-    """Raises InvalidValue if the model cannot continue the last message."""
+def _require_prefill(message: Message, field: str, ends_unknown: bool) -> None:
+    """Raises InvalidValue if the model cannot continue the last message. The text before a block that is left
+    out may end with whitespace: Anthropic paused its answer there."""
     if message.tool_calls:
         raise InvalidValue(
             f"{field}: a last message of the assistant must hold no tool_use, because the model continues "
             "its text",
             param=field,
         )
-    if message.text != message.text.rstrip():
+    if not ends_unknown and message.text != message.text.rstrip():
         raise InvalidValue(
             f"{field}: a last message of the assistant must not end with whitespace", param=field
         )

@@ -158,7 +158,8 @@ class InputMessage(BodyShape, frozen=True):
     content: str | Annotated[list[ContentBlock], Meta(max_length=MOST_CONTENT_BLOCKS)]
 
 
-TOOL_TYPES = f"^(custom$|{'|'.join(OWN_TOOLS)})"
+TOOL_TYPES = rf"^(custom(?![\s\S])|{'|'.join(OWN_TOOLS)})"
+"""The types of tools that the caller runs. `$` would match before a newline at the end too."""
 
 
 class InputTool(BodyShape, frozen=True, kw_only=True):
