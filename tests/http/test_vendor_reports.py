@@ -3,6 +3,7 @@
 import pytest
 
 from antiphon.domain.events import NO_ID, Event, Finished, FinishReason, TextDelta, TokenScore
+from antiphon.domain.request import Conversation
 from tests.support.http_server import CHAT, HELLO, serving
 from tests.support.vendor_engine import STARTED, USAGE, VendorDouble, say
 
@@ -28,6 +29,18 @@ async def test_a_vendor_is_told_and_nothing_is_named(stream):
     constraint = request.output.constraint
     assert constraint is not None and constraint.declared is not None
     assert (constraint.declared.name, constraint.declared.description) == ("n", "d")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_automatic_truncation_keeps_all_turns_and_is_named(stream):
+    engine = VendorDouble(lambda _: say("Hi"))
+    turns = [{"role": "user", "content": "w" * 3000}, {"role": "user", "content": "last"}]
+    body = {"model": "m", "input": turns, "truncation": "auto", "max_output_tokens": 4000, "stream": stream}
+    async with serving(engine) as server:
+        reply = await server.ask("/v1/responses", body)
+    assert (reply.status, reply.headers["x-antiphon-ignored"]) == (200, "truncation")
+    conversation = engine.requests[0].prompts[0]
+    assert isinstance(conversation, Conversation) and len(conversation.messages) == 2
 
 
 FILTERED: list[Event] = [STARTED, TextDelta(0, "I was"), Finished(0, FinishReason.CONTENT_FILTER), USAGE]

@@ -6,7 +6,7 @@ from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.memory import FittingTurns, LastMessages, LastTokens, MemoryReport
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import (
@@ -101,13 +101,28 @@ async def test_a_conversation_that_fits_the_context_is_counted_once():
     assert bench.engines[0].prepared == 2  # to count, and to generate
 
 
-async def test_a_last_turn_that_does_not_fit_is_refused_as_without_a_strategy():
+@pytest.mark.parametrize("turn_count", [40, 400])
+async def test_the_turns_that_fit_beside_the_answer_are_found_by_few_counts(turn_count):
+    """Whether the whole conversation fits the context, or not."""
+    messages = talk("s" + "ua" * turn_count + "u")
+    needed = await tokens_of((messages[0], *messages[-5:]))
+    bench = Bench()
+    output = Output(max_tokens=SCRIPTED_CONTEXT - needed, overflow=Overflow.SHORTEN)
+    last = len(messages) - 1
+    assert await bench.run(FittingTurns(), messages, output=output) == [0, *range(last - 4, last + 1)]
+    assert bench.engines[0].prepared <= 5
+
+
+async def test_a_last_turn_that_does_not_fit_beside_the_answer_stays_alone():
+    bench = Bench()
+    output = Output(max_tokens=SCRIPTED_CONTEXT, overflow=Overflow.SHORTEN)
+    assert await bench.run(FittingTurns(), output=output) == [0, 41]
+
+
+async def test_a_last_turn_that_does_not_fit_the_context_is_refused():
     huge = (*talk("sua"), Message(Role.USER, "word " * SCRIPTED_CONTEXT))
-    with pytest.raises(ContextLengthExceeded) as alone:
-        await Bench().run(None, huge)
-    with pytest.raises(ContextLengthExceeded) as fitted:
+    with pytest.raises(ContextLengthExceeded):
         await Bench().run(FittingTurns(), huge)
-    assert fitted.value.lengths == alone.value.lengths
 
 
 @pytest.mark.parametrize("memory", [LastMessages(1), LastTokens(100)])

@@ -178,6 +178,7 @@ class RequestProgress:
     __slots__ = (
         "attempts",
         "end_code",
+        "ignored",
         "limit_statuses",
         "log_fields",
         "memory",
@@ -195,6 +196,8 @@ class RequestProgress:
         self.end_code: str | None = None
         """The code of the error with which the HTTP edge has ended the request; None otherwise. The edge
         answers and logs the error."""
+        self.ignored: tuple[str, ...] = ()
+        """Fields that the memory strategy ignores, besides those of the engine's report."""
         self.memory: MemoryReport | None = None
         """The result of the request's memory strategy; None without one."""
         self.model = ""

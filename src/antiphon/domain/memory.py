@@ -30,8 +30,11 @@ class LastTokens(Value, frozen=True, tag="last_tokens"):
 
 
 class FittingTurns(Value, frozen=True, tag="fitting"):
-    """Keeps the last turns that fit into the model's context beside the answer. If not even the last one
-    does, keeps all, so that the request is refused as without a strategy."""
+    """Keeps the last turns that fit into the model's context beside the answer, at least the last one. Keeps
+    all turns on a route that cannot count tokens."""
+
+    field: str = "truncation"
+    """The caller's name of the field that asks for it, for the report of ignored fields."""
 
 
 class BudgetedStrategy(Value, frozen=True):

@@ -41,9 +41,11 @@ class PromptSize(Struct, frozen=True):
     """Whether the model's own tokenizer counted. If not, `tokens` is an upper bound."""
 
 
-async def measure_prompt(engine: Engine, request: GenerationRequest, context: Context) -> PromptSize:
+async def measure_prompt(
+    engine: Engine, request: GenerationRequest, context: Context, documents: DocumentTexts | None = None
+) -> PromptSize:
     """Returns the size of the request's prompt on the engine. `count_tokens` explains the count."""
-    size = await _prepare_probe(engine, request, context)
+    size = await _prepare_probe(engine, request, context, documents)
     profile = await engine.profile()  # after the preparation, which loads a parked model
     if size is None:
         return PromptSize(None, profile.context_length)

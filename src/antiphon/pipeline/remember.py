@@ -7,7 +7,6 @@ conversation pays for each turn about once.
 
 from collections import OrderedDict
 from hashlib import sha256
-from sys import maxsize
 
 from antiphon.domain.context import Context
 from antiphon.domain.memory import FittingTurns, LastMessages, LastTokens, MemoryReport, RelevantTurns
@@ -16,13 +15,21 @@ from antiphon.domain.request import EmbeddingRequest, GenerationRequest, RawProm
 from antiphon.domain.values import Struct, field
 from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import ContextLengthExceeded, InvalidValue, ModelNotFound, PermissionDenied
-from antiphon.memory.turns import LONGEST_TURN, SHORTEST_CUT, RankedTurns, TurnSearch, keep_last_messages
+from antiphon.memory.turns import (
+    LONGEST_TURN,
+    SHORTEST_CUT,
+    RankedTurns,
+    TurnSearch,
+    count_leading,
+    keep_last_messages,
+)
 from antiphon.pipeline.child import ChildCalls, name_model_in_errors
 from antiphon.pipeline.count_prompt import (
     choose_prompt_budget,
     count_messages,
     count_tokens,
     measure_conversation,
+    measure_prompt,
     replace_messages,
     require_conversation,
 )
@@ -168,8 +175,10 @@ async def remember(
         return request
     if isinstance(strategy, LastMessages):
         kept_messages = keep_last_messages(messages, strategy.k, strategy.field)
-    elif isinstance(strategy, LastTokens | FittingTurns):
+    elif isinstance(strategy, LastTokens):
         kept_messages = await _keep_last_tokens(request, strategy, model, context, stages)
+    elif isinstance(strategy, FittingTurns):
+        kept_messages = await _keep_fitting_turns(request, strategy, model, context, stages)
     elif isinstance(strategy, RelevantTurns):
         kept_messages = await stages.relevance.choose(request, strategy, model, context, calls)
     else:
@@ -182,7 +191,7 @@ async def remember(
 
 async def _keep_last_tokens(
     request: GenerationRequest,
-    strategy: LastTokens | FittingTurns,
+    strategy: LastTokens,
     model: Model,
     context: Context,
     stages: MemoryStages,
@@ -190,10 +199,9 @@ async def _keep_last_tokens(
     """Returns the leading messages and as many of the last turns as fit the budget, and the model's context.
     Raises InvalidValue if the last turn does not fit the budget."""
     all_messages = require_conversation(request).messages
-    budget = strategy.tokens if isinstance(strategy, LastTokens) else maxsize
 
     async def search(route: OpenRoute[TurnSearch]) -> TurnSearch:
-        turns = TurnSearch(all_messages, budget)
+        turns = TurnSearch(all_messages, strategy.tokens)
         while (messages := turns.choose()) is not None:
             shorter = replace_messages(request, messages)
             turns.add_count(await count_tokens(route.engine, shorter, context, stages.documents))
@@ -202,8 +210,6 @@ async def _keep_last_tokens(
     async with OpenRoute(model, search, context, stages.summaries.policy) as turns:
         if turns.kept_messages is not None:
             return turns.kept_messages
-        if isinstance(strategy, FittingTurns):
-            return all_messages
         needed_tokens, remedy = f"{turns.last_turn_tokens} tokens", "raise it"
         if turns.last_turn_tokens is None:
             needed_tokens = "more tokens than the model's context has beside the answer"
@@ -213,3 +219,33 @@ async def _keep_last_tokens(
             f"{needed_tokens}; {remedy}, or shorten them",
             param=f"{strategy.field}.tokens",
         )
+
+
+async def _keep_fitting_turns(
+    request: GenerationRequest,
+    strategy: FittingTurns,
+    model: Model,
+    context: Context,
+    stages: MemoryStages,
+) -> tuple[Message, ...]:
+    """Returns the leading messages and as many of the last turns as fit beside the answer, at least one. On a
+    route that cannot count tokens, returns all messages and reports the strategy's field as ignored."""
+    messages, documents = require_conversation(request).messages, stages.documents
+
+    async def search(route: OpenRoute[tuple[Message, ...]]) -> tuple[Message, ...]:
+        size = await measure_prompt(route.engine, replace_messages(request, messages), context, documents)
+        if not size.is_counted:
+            context.progress.ignored = (strategy.field,)
+        if not size.is_counted or size.context_length is None:
+            return messages
+        budget = size.context_length - max(1, request.output.max_tokens or 1)
+        if size.tokens is not None and size.tokens <= budget:
+            return messages
+        turns = TurnSearch(messages, budget)
+        while (chosen := turns.choose()) is not None:
+            shorter = replace_messages(request, chosen)
+            turns.add_count(await count_tokens(route.engine, shorter, context, documents))
+        return messages[: count_leading(messages)] + messages[turns.first_kept_index :]
+
+    async with OpenRoute(model, search, context, stages.summaries.policy) as kept_messages:
+        return kept_messages

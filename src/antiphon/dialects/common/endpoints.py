@@ -184,7 +184,7 @@ def build_report_headers(
     messages that the memory strategy dropped."""
     progress = request.progress
     report = progress.report
-    ignored, relaxed = call.ignored, report.relaxed
+    ignored, relaxed = call.ignored + progress.ignored, report.relaxed
     if report.ignored:
         ignored += tuple([INDEX.sub("[]", path) for path in report.ignored])
     if not services.keeps_records:
