@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
+from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.domain.messages import MediaContent, MediaKind, Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue
-from antiphon.pipeline.documents import DocumentTexts
+from antiphon.pipeline.documents import LARGE, DocumentTexts
 from antiphon_testing import Script, scripted_info
+from antiphon_testing.scripted_engine import FakeClock
 from tests.support.calling_engine import CallingEngine
 from tests.support.http_server import Served, serving_tokens
 
@@ -69,6 +74,23 @@ async def test_a_pdf_is_text_for_a_model_that_takes_no_documents():
     assert "A\n\n[book.pdf]\n\nPage one.\n\nB" in prompts[0] and prompts[1] == prompts[0]
     assert "[book.pdf]\n\nPage one." in prompts[2] and "A\n\n[book.pdf]\n\nPage one.\n\nB" in prompts[3]
     assert reader.count == 1
+
+
+async def test_another_project_does_not_learn_that_a_document_was_read():
+    """A kept text would make the second project's answer faster."""
+    reader = Reader()
+    texts, clock = DocumentTexts(reader), FakeClock()
+    small, large = b"%PDF-1.7", b"%PDF-1.7" + bytes(LARGE)
+    parts = tuple(
+        MediaContent(MediaKind.DOCUMENT, "application/pdf", base64.b64encode(data).decode())
+        for data in (small, large)
+    )
+    conversation = Conversation((Message(Role.USER, "", content=parts),))
+    for project, count in (("a", 2), ("a", 2), ("b", 4)):
+        actor = replace(LOCAL_ANONYMOUS, project=project)
+        written = await texts.write_into_conversation(conversation, actor, clock)
+        assert written.messages[0].text == "Page one.\n\nPage one."
+        assert reader.count == count
 
 
 async def test_a_text_file_is_its_text():

@@ -4,6 +4,7 @@ An engine refuses a document by its kind. The request is then prepared again wit
 model that reads documents itself gets them as they are.
 """
 
+import asyncio
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -26,14 +27,18 @@ READING_LIMITS = QueueLimits(2, queue=64, queue_per_actor=16, item_name="documen
 MOST_CHARACTERS = 8_000_000
 """Characters of the latest texts that are kept. Agents send a document again with each turn."""
 
+LARGE = 1 << 18
+"""Characters of base64 that a thread decodes, because they would hold up other requests."""
+
 
 class DocumentTexts:
-    """Reads documents, and keeps the latest texts of this process by their digests."""
+    """Reads documents, and keeps the latest texts of this process, each for the project that sent it. If
+    projects shared them, the time of an answer would tell that another project sent the same document."""
 
     def __init__(self, read_document: ReadDocument) -> None:
         self._read_document = read_document
         self._queue = FairSemaphore(READING_LIMITS)
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
 
     async def write_into(self, request: GenerationRequest, actor: Actor, clock: Clock) -> GenerationRequest:
         """Returns the request with the texts of its documents. Raises a RequestError for a document that
@@ -82,9 +87,12 @@ class DocumentTexts:
 
     async def _read(self, part: MediaContent, actor: Actor, clock: Clock) -> str:
         """Returns the text of a document. Raises a RequestError that names its field."""
-        data = b64decode(part.data)
-        digest = blake2b(data, digest_size=32, person=part.media_type.encode()[:16]).digest()
-        text = self._texts.get(digest)
+        if len(part.data) > LARGE:
+            data, digest = await asyncio.to_thread(_decode, part)
+        else:
+            data, digest = _decode(part)
+        key = (actor.project, digest)
+        text = self._texts.get(key)
         if text is None:
             async with self._queue.hold(actor.caller, clock):
                 try:
@@ -94,8 +102,14 @@ class DocumentTexts:
                 except RequestError as error:
                     message = f"{part.field} is not supported: {error.message}"
                     raise UnsupportedParameter(message, param=part.field) from None
-            self._texts[digest] = text
-        self._texts.move_to_end(digest)
+            self._texts[key] = text
+        self._texts.move_to_end(key)
         while len(self._texts) > 1 and sum(map(len, self._texts.values())) > MOST_CHARACTERS:
             self._texts.popitem(last=False)
         return text
+
+
+def _decode(part: MediaContent) -> tuple[bytes, bytes]:
+    """Returns the bytes of a document, and the digest of its media type and bytes."""
+    data = b64decode(part.data)
+    return data, blake2b(data, digest_size=32, person=part.media_type.encode()[:16]).digest()
