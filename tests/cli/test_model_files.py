@@ -87,6 +87,13 @@ def test_auto_takes_the_only_projector_beside_the_model(tmp_path: Path, files: l
             find(see(model), HubSettings())
 
 
+def test_auto_finds_the_projector_of_a_split_model_by_its_name(tmp_path: Path) -> None:
+    model = tmp_path / "gemma-Q4_0-00001-of-00002.gguf"
+    for name in (model.name, "mmproj-gemma-f16.gguf", "mmproj-other.gguf"):
+        (tmp_path / name).touch()
+    assert find_local_model(see(model), HubSettings()).mmproj == str(tmp_path / "mmproj-gemma-f16.gguf")
+
+
 def test_a_projector_is_fetched_with_the_model_and_found_again_without_the_hub(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

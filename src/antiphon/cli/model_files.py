@@ -19,7 +19,7 @@ from antiphon.settings.schema import Settings, change_model, replace_lora, with_
 from antiphon.telemetry.logs import record
 from antiphon.weights.adapter_import import AdapterFile, import_for_model
 from antiphon.weights.adapter_store import get_default_registry, make_readable
-from antiphon.weights.gguf import read_header
+from antiphon.weights.gguf import read_header, strip_part_number
 from antiphon.weights.hub.cache import find_cache
 from antiphon.weights.hub.download import FetchProgress, Hub, ReportProgress, Stage
 from antiphon.weights.hub.reference import is_reference, parse
@@ -156,8 +156,9 @@ def choose_projector(model: ModelSettings, model_file: str, files: Iterable[str]
 
 
 def _strip_name(file: str) -> str:
-    """Returns a file's name without `mmproj`, number format, punctuation and ending."""
-    stem = FORMAT.sub("", PurePosixPath(file).stem.lower().replace("mmproj", ""))
+    """Returns a file's name without `mmproj`, part number, number format, punctuation and ending."""
+    name = strip_part_number(PurePosixPath(file).name)
+    stem = FORMAT.sub("", name.lower().replace("mmproj", ""))
     return "".join(filter(str.isalnum, stem))
 
 
