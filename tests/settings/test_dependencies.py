@@ -119,6 +119,13 @@ def test_a_console_that_signs_in_needs_the_scope_of_signing_in():
         load(KEYS | ISSUER | CONSOLE | {"ANTIPHON_OIDC_CONSOLE_SCOPES": "email,profile"})
 
 
+def test_a_console_that_signs_in_needs_an_issuer_that_its_policy_can_name():
+    settings = KEYS | ISSUER | {"ANTIPHON_OIDC_ISSUER": "https://[::1]:8443"}
+    load(settings)
+    with pytest.raises(SettingsError, match=r"oidc\.issuer has an IPv6 address"):
+        load(settings | CONSOLE)
+
+
 def test_every_dependency_has_a_case():
     names = {f"{rule.section}.{name}" for rule in DEPENDENCIES for name in rule.names}
     assert names == {*(case[0] for case in CASES), "engine.memory_budget"}

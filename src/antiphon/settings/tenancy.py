@@ -309,3 +309,8 @@ def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
             raise SettingsError(
                 f"oidc.{name} must be an https address: an attacker on the network could forge tokens"
             )
+    if oidc.console_client_id is not None and ":" in (urlsplit(oidc.issuer).hostname or ""):
+        raise SettingsError(
+            "oidc.issuer has an IPv6 address, which the console's content security policy cannot name: write "
+            "a host name, or leave oidc.console_client_id out"
+        )
