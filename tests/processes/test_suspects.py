@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from antiphon.domain.values import replace
+from antiphon.engines.base import EngineState
 from antiphon.engines.host.child import ChildWatch
 from antiphon.engines.host.control import ChildState, HostOrder, Status
 from antiphon.processes.engine_hosts import MOST_SUSPECTS, EngineHost, EngineHosts
@@ -50,6 +51,15 @@ def test_a_fault_of_the_library_refuses_its_medium_to_all_hosts_of_the_model(tmp
     assert end(hosts, one, "signal SIGSEGV") == ["d"]
     assert [watch.refused for watch in watches] == [[], ["d"], []]
     assert hosts._list_refused(other_model.model.name) == ()
+
+
+def test_a_host_that_was_loading_learns_of_a_refused_medium_when_it_is_ready(tmp_path: Path) -> None:
+    hosts, (one, other, other_model), watches = open_hosts(tmp_path)
+    end(hosts, one, "signal SIGSEGV")
+    watches[1].refused.clear()  # it was loading, and missed the order
+    for host in (other, other_model):
+        hosts._update(host, EngineState.READY, None)
+    assert [watch.refused for watch in watches] == [[], ["d"], []]
 
 
 def test_a_medium_is_refused_when_its_host_is_killed_for_the_second_time(tmp_path: Path) -> None:

@@ -387,6 +387,9 @@ class EngineHosts:
         if state is EngineState.FAILED and host.is_on_request:
             host.problem = failure  # a later request tries again
             return
+        if host.is_ready:
+            for medium in self._list_refused(host.model.name):  # a host that loads its model misses orders
+                host.watch.send(to_line(HostOrder(refused=medium)))
         if info is not None:
             host.info = info
             host.settled.set()

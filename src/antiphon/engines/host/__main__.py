@@ -131,10 +131,12 @@ async def _serve(
         if isinstance(engine, RemoteEngine):
             engine.watch_absence(host.note_absence)
         faulthandler.enable()  # from here on, a crash of the library prints a traceback
-        status.report_ready(info)
-        record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
         try:
             async with unload_idle(IdleUnloading(host, status, stop, config.keep_alive), orders):
+                status.report_ready(info)  # the supervisor's orders arrive from here on
+                record(
+                    "engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid()
+                )
                 await status.report_alive_until(stop, engine.info)
         except AntiphonError as error:
             record("engine_lost", logging.ERROR, model=config.name, error=error.message)
