@@ -216,7 +216,12 @@ async def test_forced_tokens_are_marked(browser: Browser, server: Server) -> Non
     """With a legend, and in words for who sees no colours."""
     await open_page(browser, server.url)
     await click(browser, ".settings .check input")
-    shape = {"type": "object", "properties": {"harbour": {"enum": [1, 2]}}, "required": ["harbour"]}
+    shape = {
+        "type": "object",
+        "properties": {"harbour": {"enum": [1, 2]}},
+        "required": ["harbour"],
+        "additionalProperties": False,  # or the model fills its context with further ones
+    }
     await type_into(browser, "textarea[name=schema]", json.dumps(shape))
     await say(browser, "A number")
     assert "forced" in await read(browser, ".legend")
@@ -226,6 +231,24 @@ async def test_forced_tokens_are_marked(browser: Browser, server: Server) -> Non
     assert await browser.run("document.querySelectorAll('.tokens .token:not(.forced)').length") > 0
     await click(browser, ".tokens .token.forced")
     assert "no other token" in await read(browser, ".alternatives")
+
+
+async def test_a_message_that_cannot_be_shown_holds_up_no_other(browser: Browser, server: Server) -> None:
+    await open_page(browser, server.url)
+    await browser.run(
+        """(() => {
+          const view = customElements.get("message-view").prototype;
+          const { renderFooter } = view;
+          view.renderFooter = function () {
+            if (this.node.role === "user") throw new Error("broken");
+            return renderFooter.call(this);
+          };
+        })()"""
+    )
+    for _ in range(2):
+        assert "Antiphon" in await say(browser, "What is Antiphon?")
+    assert browser.problems
+    await browser.expect_problems("broken")
 
 
 async def test_a_link_repeats_a_request(browser: Browser, server: Server) -> None:
@@ -723,6 +746,34 @@ async def test_a_user_signs_in_at_the_issuer(browser: Browser, guarded: Server, 
         await browser.wait_for("document.querySelector('nav.pages [title=\"Use a key\"]')")
         await browser.wait_for("document.querySelector('dialog.key[open]')")
     browser.problems.clear()
+
+
+async def test_a_token_that_comes_late_does_not_replace_a_key(
+    browser: Browser, guarded: Server, issuer: Issuer, key: str
+) -> None:
+    issuer.claims, issuer.refusal = {"groups": ["members"]}, None
+    await open_page(browser, guarded.url)
+    await browser.run(
+        """(() => {
+          const { fetch } = window;
+          const held = new Promise((resume) => { window.release = resume; });
+          window.fetch = async (address, options) => {
+            const answer = await fetch(address, options);
+            if (!String(address).endsWith("/token")) return answer;
+            const found = await answer.json();
+            window.isHeld = true;
+            await held;
+            return { ok: true, json: async () => found };
+          };
+        })()"""
+    )
+    await begin_sign_in(browser)
+    await browser.wait_for("window.isHeld")
+    await enter_key(browser, key)
+    await browser.run("window.release()")
+    await browser.run(SETTLE)
+    await click(browser, "nav.pages button:last-child")
+    assert "in this page's memory" in await read(browser, "dialog.key[open] p")
 
 
 async def test_each_role_does_what_it_may(browser: Browser, guarded: Server, key: str) -> None:

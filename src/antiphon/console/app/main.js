@@ -141,9 +141,12 @@ class Shell extends View {
 
   /** @param {import("./lib/sign_in.js").Attempt} attempt @param {URLSearchParams} reply */
   async finishSignIn(attempt, reply) {
+    const isWanted = () => this.asksKey && this.attempt === attempt; // or the dialog was closed, or a key typed
     try {
-      this.use(await redeemReply(attempt, reply), this.querySelector("dialog.key [name=remember]")?.checked);
+      const credential = await redeemReply(attempt, reply);
+      if (isWanted()) this.use(credential, this.querySelector("dialog.key [name=remember]")?.checked);
     } catch (problem) {
+      if (!isWanted()) return;
       this.problem = /** @type {Error} */ (problem).message;
       this.prepareSignIn(); // a state and a code are used once
     }

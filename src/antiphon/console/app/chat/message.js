@@ -33,7 +33,11 @@ async function makeWhole() {
     let done = 0;
     for (; done < coming.length && performance.now() < end; done += 1) {
       coming[done].isNear = true;
-      await coming[done].updateComplete; // in the same task
+      try {
+        await coming[done].updateComplete; // in the same task
+      } catch (problem) {
+        reportError(problem); // the others come all the same
+      }
     }
     await new Promise((resume) => setTimeout(resume));
     coming = coming.slice(done);
