@@ -85,15 +85,21 @@ def declare_console(oidc: OidcSettings) -> tuple[Endpoint, ...]:
     return (
         *leads,
         declare(f"{PATH}/", partial(show, headers)),
-        declare(SIGN_IN, partial(tell_sign_in, headers, build_sign_in(oidc))),
+        # Below the console's prefix any word would be a file, so no wrong path is led there.
+        declare(SIGN_IN, partial(tell_sign_in, headers, build_sign_in(oidc)), is_suggested=False),
         declare(f"{PATH}/{{name:path}}", partial(show, headers)),
     )
 
 
-def declare(path: str, handler: Handler) -> Endpoint:
-    """Declares one public endpoint. Who writes a wrong path looks for the API, not for these."""
+def declare(path: str, handler: Handler, is_suggested: bool = True) -> Endpoint:
+    """Declares one public endpoint."""
     return Endpoint(
-        method="GET", path=path, handler=handler, right=None, ends_with_caller=False, is_suggested=False
+        method="GET",
+        path=path,
+        handler=handler,
+        right=None,
+        ends_with_caller=False,
+        is_suggested=is_suggested,
     )
 
 
