@@ -1,6 +1,6 @@
 """The console in headless Chromium: when it is ready, and how long its tasks are.
 
-python benchmarks/console.py [--tokens 4000] [--pace 200] [--messages 500] [--case NAME]
+python -m benchmarks.console [--tokens 4000] [--pace 200] [--messages 500] [--case NAME]
 
 A scripted engine answers with Markdown, one word each token, at a fixed pace: in an empty conversation and
 below many messages, with and without log-probabilities. The script also opens a stored conversation, scrolls
