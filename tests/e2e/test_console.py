@@ -840,7 +840,7 @@ async def test_an_adapter_is_loaded_and_talks(browser: Browser, guarded: Server,
     await browser.wait_for(row)
     assert "cantor" in await browser.run(f"{row}.innerText")
     await browser.run("location.hash = '#/chat'")
-    await browser.wait_for("document.querySelector('.settings').textContent.includes('buccaneer')")
+    await browser.wait_for("document.querySelector('.settings')?.textContent.includes('buccaneer')")
     await type_into(browser, ".settings select", "buccaneer")
     assert "arr" in (await say(browser, "What is Antiphon?")).lower()
     await browser.run("location.hash = '#/models'")
