@@ -197,13 +197,13 @@ async def _read_reply(process: Process, max_result: int) -> tuple[Reply, bytes]:
 
 
 async def _end(process: Process) -> None:
-    """Kills a process and its children, and waits until it has ended."""
+    """Kills a process and its children, and waits until they have ended and the pipes are closed."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     if process.stdin is not None:
         process.stdin.close()
-    await process.wait()
+    await process.communicate()  # the exit may come before the end of the output, which a loop may not outlive
 
 
 def _build_error(file: MediaFile, refusal: Refusal) -> InvalidValue:
