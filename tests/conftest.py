@@ -30,7 +30,7 @@ os.environ["XDG_CACHE_HOME"] = os.path.join(tempfile.gettempdir(), "antiphon-tes
 # Machines are shared and noisy: a slow example is no finding. `make soak` takes many more examples.
 # The same examples in each run, so that a change is judged by what it changes; the soak draws new ones.
 hypothesis.settings.register_profile(
-    "antiphon", deadline=None, print_blob=True, max_examples=20, derandomize=True
+    "antiphon", deadline=None, print_blob=True, max_examples=10, derandomize=True
 )
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=2_000)
 hypothesis.settings.load_profile("antiphon")

@@ -1,6 +1,11 @@
 """The HTTP process. The supervisor runs it as `python -m antiphon.assembly` and writes its configuration to
 standard input (`engines.host.control`)."""
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # what imports make stays; looking through it takes an eighth of the start
+
 import asyncio
 import logging
 import os
@@ -361,6 +366,7 @@ def _exit_orphaned(directory: str) -> None:
 
 def main() -> None:
     """Runs the HTTP process."""
+    gc.enable()
     lifeline = Lifeline()
     try:
         settings = decode_settings(lifeline.read_line())
