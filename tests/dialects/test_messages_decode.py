@@ -420,6 +420,7 @@ def test_a_request_of_claude_code_is_taken_whole():
         ({"messages": talk(("user", [CALL]))}, "messages[0].content[0]"),
         ({"messages": talk(("user", [{"type": "text"}]))}, "messages[0].content[0].text"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "a\n", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ],
 )

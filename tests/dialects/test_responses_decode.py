@@ -255,6 +255,7 @@ def test_a_function_is_a_tool():
     assert not decoded.called
     assert refused(tools=[TOOL, TOOL]).param == "tools[1].name"
     assert refused(tools=[TOOL | {"name": "no space"}]).param == "tools[0].name"
+    assert refused(tools=[TOOL | {"name": "line_end\n"}]).param == "tools[0].name"
     assert refused(tools=[TOOL | {"parameters": {"type": "array"}}]).param == "tools[0].parameters.type"
 
 

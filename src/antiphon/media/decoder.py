@@ -203,7 +203,7 @@ async def _end(process: Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     if process.stdin is not None:
         process.stdin.close()
-    await process.communicate()  # the exit may come before the end of the output, which a loop may not outlive
+    await process.communicate()  # an exit may come before the end of the output
 
 
 def _build_error(file: MediaFile, refusal: Refusal) -> InvalidValue:

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.bodies.strict_json import EXPECTED
 from antiphon.domain import fields
 from antiphon.domain.fields import MAX_IDS, Name, Need, NonNegativeInt, PositiveInt, TokenId
+from antiphon.domain.tenancy import END_OF_TEXT
 
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
@@ -62,6 +64,15 @@ MAX_TOKENS = (
 )
 
 # --- requests -----------------------------------------------------------------------------------------------
+
+ToolName = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[a-zA-Z0-9_-]{{1,128}}{END_OF_TEXT}",
+        extra={EXPECTED: "a text of 1 to 128 letters, digits, underscores and hyphens"},
+    ),
+]
+"""The name of a tool in Messages and Responses."""
 
 FunctionName = Annotated[str, Meta(extra_json_schema={"pattern": FUNCTION_NAME})]
 Seconds = float | str

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, CacheControlShape
+from antiphon.dialects.common.request_types import MAX_MESSAGES, BodyShape, CacheControlShape, ToolName
 from antiphon.domain import fields
 from antiphon.domain.fields import LONGEST_USER, Fraction, Name, Need, NonNegativeInt, PositiveInt, StopText
 from antiphon.wire.anthropic import OWN_TOOLS, SMALLEST_BUDGET, Effort, Piece
@@ -25,7 +25,6 @@ MOST_CONTENT_BLOCKS = 1 << 16
 LARGEST_LIST = 1000
 """The most models in one page of the list. Anthropic has the same limit."""
 
-ToolName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,128}$")]
 
 # --- blocks of a request ------------------------------------------------------------------------------------
 

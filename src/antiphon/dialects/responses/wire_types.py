@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from antiphon.dialects.common.request_types import BodyShape, InputAudioShape
+from antiphon.dialects.common.request_types import BodyShape, InputAudioShape, ToolName
 from antiphon.dialects.common.response_types import TokenLogprob
 from antiphon.domain import fields
 from antiphon.domain.fields import Name, Need, Penalty, PositiveInt
@@ -29,7 +29,6 @@ MOST_LOGPROBS = 20
 LONGEST_CALL_ID = 512
 """The most characters of a call's id. Vendors' ids have fewer than 100."""
 
-ToolName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,128}$")]
 CallId = Annotated[str, Meta(min_length=1, max_length=LONGEST_CALL_ID)]
 
 # --- parts of a content -------------------------------------------------------------------------------------
