@@ -88,10 +88,6 @@ ROWS: list[Row] = [*ANSWERED, *CALLS]
 FACTS = [line[2:] for line in (ROOT / "docs" / "facts.md").read_text().splitlines() if line.startswith("- ")]
 
 
-def row_id(row: Row) -> str:
-    return row.id
-
-
 def test_the_files_are_the_ones_that_were_pinned() -> None:
     lines = (HELDOUT / "SHA256SUMS").read_text().splitlines()
     pinned = {name: digest for digest, name in (line.split("  ") for line in lines)}
@@ -108,25 +104,25 @@ def test_no_id_and_no_conversation_stands_twice() -> None:
     assert len({row.id for row in ROWS}) == len(set(conversations)) == len(ROWS)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_a_conversation_takes_turns_and_ends_with_the_user(row: Row) -> None:
-    roles = [message.role for message in row.messages]
-    turns = roles[1:] if roles[0] == "system" else roles
-    assert turns == ["user" if i % 2 == 0 else "assistant" for i in range(len(turns))]
-    assert turns[-1] == "user"
-    assert all(m.content.isascii() and m.content == m.content.strip() != "" for m in row.messages)
+def test_a_conversation_takes_turns_and_ends_with_the_user() -> None:
+    for row in ROWS:
+        roles = [message.role for message in row.messages]
+        turns = roles[1:] if roles[0] == "system" else roles
+        assert turns == ["user" if i % 2 == 0 else "assistant" for i in range(len(turns))], row.id
+        assert turns[-1] == "user", row.id
+        assert all(m.content.isascii() and m.content == m.content.strip() != "" for m in row.messages), row.id
 
 
-@pytest.mark.parametrize("row", ANSWERED, ids=row_id)
-def test_a_pattern_rejects_wrong_and_evasive_answers(row: Answered) -> None:
-    assert row.accepts(row.example)
-    assert row.wrong
-    assert [answer for answer in (*row.wrong, *EVASIONS) if row.accepts(answer)] == []
+def test_a_pattern_rejects_wrong_and_evasive_answers() -> None:
+    for row in ANSWERED:
+        assert row.accepts(row.example), row.id
+        assert row.wrong, row.id
+        assert [answer for answer in (*row.wrong, *EVASIONS) if row.accepts(answer)] == [], row.id
 
 
-@pytest.mark.parametrize("row", QUESTIONS, ids=row_id)
-def test_a_question_accepts_just_the_facts_that_answer_it(row: Question) -> None:
-    assert sorted(row.facts) == sorted(fact for fact in FACTS if row.accepts(fact))
+def test_a_question_accepts_just_the_facts_that_answer_it() -> None:
+    for row in QUESTIONS:
+        assert sorted(row.facts) == sorted(fact for fact in FACTS if row.accepts(fact)), row.id
 
 
 def test_every_fact_is_asked_for_and_none_too_often() -> None:
@@ -135,20 +131,21 @@ def test_every_fact_is_asked_for_and_none_too_often() -> None:
     assert set(FACTS) == {fact for row in QUESTIONS for fact in row.facts}
 
 
-@pytest.mark.parametrize("row", CALLS, ids=row_id)
-def test_a_tool_call_fits_the_schema_of_a_tool_that_is_shown(row: Call) -> None:
-    shown = {tool.function.name: tool.function.parameters for tool in row.tools}
-    assert 1 <= len(shown) == len(row.tools) <= 3
-    jsonschema.Draft202012Validator.check_schema(shown[row.name])
-    jsonschema.validate(row.arguments, {**shown[row.name], "additionalProperties": False})
+def test_a_tool_call_fits_the_schema_of_a_tool_that_is_shown() -> None:
+    for row in CALLS:
+        shown = {tool.function.name: tool.function.parameters for tool in row.tools}
+        assert 1 <= len(shown) == len(row.tools) <= 3, row.id
+        validator = jsonschema.Draft202012Validator({**shown[row.name], "additionalProperties": False})
+        validator.check_schema(validator.schema)
+        validator.validate(row.arguments)
 
 
-@pytest.mark.parametrize("row", CALLS, ids=row_id)
-def test_each_argument_stands_in_the_prompt(row: Call) -> None:
-    prompt = row.messages[-1].content
-    missing = [
-        value
-        for value in map(str, row.arguments.values())
-        if not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", prompt, re.IGNORECASE)
-    ]
-    assert missing == []
+def test_each_argument_stands_in_the_prompt() -> None:
+    for row in CALLS:
+        prompt = row.messages[-1].content
+        missing = [
+            value
+            for value in map(str, row.arguments.values())
+            if not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", prompt, re.IGNORECASE)
+        ]
+        assert missing == [], row.id

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -15,6 +16,7 @@ class Choice:
     branches: tuple[tuple["str | tuple[str] | Choice", ...], ...]
 
 
+@cache  # every corpus reads the same files
 def parse(source: str) -> Choice:
     """Parse a template; raises ValueError when its parentheses do not match."""
     choice, end = _parse_choice(source, 0)
