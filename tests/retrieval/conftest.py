@@ -42,10 +42,14 @@ def make_opener(kind: str, directory: Path, request: pytest.FixtureRequest) -> O
     return open_it
 
 
-@pytest.fixture(params=[FILES, SOCKET, DATABASE])
+@pytest.fixture(params=[pytest.param(FILES, marks=pytest.mark.soak), SOCKET, DATABASE])
 async def index(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[KnowledgeIndex]:
+    """Behind the socket is an index in files, so only the soak takes that by itself."""
+    if request.param == DATABASE:
+        yield request.getfixturevalue("postgres_index")
+        return
     monkeypatch.setattr("antiphon.processes.knowledge.client.GREETING_S", PATIENCE)  # for a busy machine
     async with make_opener(request.param, tmp_path / "knowledge", request)() as index:
         if request.param != SOCKET:

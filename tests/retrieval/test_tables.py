@@ -16,6 +16,7 @@ from antiphon.retrieval.base import (
     TableSettings,
 )
 from antiphon.retrieval.sqlite.catalog import MOST_OPEN
+from tests.retrieval.conftest import SOCKET
 from tests.retrieval.knowledge import (
     PROJECT,
     VECTORS,
@@ -67,6 +68,7 @@ NAMES = (
 )
 
 
+@pytest.mark.parametrize("index", [SOCKET], indirect=True)
 async def test_no_name_leaves_its_folder(index: KnowledgeIndex, tmp_path: Path) -> None:
     for number, name in enumerate(NAMES):
         for project in (f"{PROJECT} {number}", name):
@@ -74,7 +76,14 @@ async def test_no_name_leaves_its_folder(index: KnowledgeIndex, tmp_path: Path) 
             assert (await index.get_table(project, name)).settings.name == name
             assert len(await index.list_tables(project)) == 1
     files = list_files(tmp_path, "*.db")
+    assert len(files) == 2 * len(NAMES)
     assert {path.parent.parent for path in files} <= {tmp_path / "knowledge"}
+
+
+async def test_a_name_that_looks_like_a_statement_is_a_name(index: KnowledgeIndex) -> None:
+    for name in ("'; drop table--", 'a"b', "%s", ":name", "é" * 200, "🦊"):
+        await index.create_table(name, TableSettings(name))
+        assert [table.settings.name for table in await index.list_tables(name)] == [name]
 
 
 async def test_a_name_that_none_can_have_is_refused(index: KnowledgeIndex) -> None:
@@ -249,6 +258,7 @@ async def test_a_changed_chunk_takes_only_what_it_adds(open_index: OpenIndex) ->
         assert (await index.get_chunk(PROJECT, "a", first.id)).text == "y" * 99
 
 
+@pytest.mark.parametrize("index", [SOCKET], indirect=True)  # PostgreSQL has no files that stay open
 async def test_more_tables_than_stay_open_are_usable(index: KnowledgeIndex) -> None:
     names = [f"table {number}" for number in range(MOST_OPEN + 2)]
     for name in names:

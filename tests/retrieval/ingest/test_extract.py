@@ -9,6 +9,7 @@ from antiphon.domain.values import replace
 from antiphon.errors import InvalidValue, UnsupportedMediaType
 from antiphon.retrieval.ingest.document_reader import extract
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS, DocumentFormat, ExtractedPage
+from antiphon.retrieval.ingest.reading_job import read_document
 from tests.support.processes import descendants
 from tests.support.waiting import await_until
 
@@ -23,10 +24,9 @@ async def test_a_text_comes_back(tmp_path):
     assert (read.file_name, read.format, read.markdown) == ("notes.md", DocumentFormat.MARKDOWN, True)
 
 
-async def test_a_page_of_html_has_a_title(tmp_path):
-    path = tmp_path / "upload"
-    path.write_bytes('<meta charset="latin-1"><title>Ü</title><h1>Ä</h1><p>ö'.encode("latin-1"))
-    read = await extract(path, "a.html")
+def test_a_page_of_html_has_a_title():
+    page = '<meta charset="latin-1"><title>Ü</title><h1>Ä</h1><p>ö'.encode("latin-1")
+    read = read_document(page, "a.html")
     assert (read.title, read.markdown, read.pages[0].text) == ("Ü", True, "# Ä\n\nö")
 
 
@@ -36,9 +36,20 @@ async def test_a_page_of_html_has_a_title(tmp_path):
         ("a.txt", b"", {}, "is empty"),
         ("a.txt", b" \n\t\n", {}, "has no text"),
         ("a.html", b"<script>x</script>", {}, "has no text"),
-        ("a.json", b"{", {}, "is not JSON"),
         ("a.txt", b"x" * 11, {"file_bytes": 10}, "has more than 10 bytes; split it"),
         ("a.txt", b"x" * 11, {"characters": 10}, "has 11 characters of text; the most is 10"),
+    ],
+)
+def test_a_file_of_no_use_is_refused(name, data, limits, words):
+    with pytest.raises(InvalidValue, match=words) as raised:
+        read_document(data, name, "", replace(DEFAULT_LIMITS, **limits))
+    assert raised.value.message.startswith(f"'{name}' ") and raised.value.param == "file"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "limits", "words"),
+    [
+        ("a.json", b"{", {}, "is not JSON"),
         (
             "a.json",
             b"[" + b"12345," * 2_000_000 + b"0]",
@@ -53,7 +64,7 @@ async def test_a_page_of_html_has_a_title(tmp_path):
         ),
     ],
 )
-async def test_what_cannot_be_read_is_refused(tmp_path, name, data, limits, words):
+async def test_what_cannot_be_read_in_the_sandbox_is_refused(tmp_path, name, data, limits, words):
     path = tmp_path / "upload"
     path.write_bytes(data)
     with pytest.raises(InvalidValue, match=words) as raised:

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 ATTEMPTS = {
     "socket.__new__": "import socket; socket.socket()",
     "socket.getaddrinfo": "import socket; socket.getaddrinfo('localhost', 80)",
@@ -19,12 +17,18 @@ from antiphon.domain.values import asdict
 from antiphon.retrieval.ingest.documents import DEFAULT_LIMITS
 run_reading({"path": sys.argv[1], "file_name": "a.txt", "media_type": "", "limits": asdict(DEFAULT_LIMITS)})
 """
+TRY = """
+try:
+    {attempt}
+    print("nothing was refused")
+except PermissionError as refused:
+    print(refused)
+"""
 
 
-@pytest.mark.parametrize("event", ATTEMPTS)
-def test_a_reader_reaches_nothing_else(tmp_path, event):
+def test_a_reader_reaches_nothing_else(tmp_path):
     (tmp_path / "upload").write_bytes(b"x")
-    command = [sys.executable, "-c", JOB + ATTEMPTS[event], str(tmp_path / "upload")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 1
-    assert f"PermissionError: a document's reader may not do {event}" in run.stderr
+    attempts = "".join(TRY.format(attempt=attempt) for attempt in ATTEMPTS.values())
+    command = [sys.executable, "-c", JOB + attempts, str(tmp_path / "upload")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [f"a document's reader may not do {event}" for event in ATTEMPTS]

@@ -63,7 +63,7 @@ def find_plainly(rows: list[VectorRow], query: Floats, most: int, documents: lis
 
 
 @KINDS
-@pytest.mark.parametrize("dimensions", [1, 3, 64, 100, 384])
+@pytest.mark.parametrize("dimensions", [1, 3, 100])
 def test_the_nearest_are_found(kind: Kind, dimensions: int) -> None:
     all_rows = make_rows(500, dimensions)
     rows = kind(dimensions)
@@ -133,11 +133,14 @@ def test_candidates_grow_with_the_table() -> None:
     assert find_plainly(make_rows(1000, 64), query, 1, [])[0] - 1 in {int(id_) % 1000 for id_ in nearest.ids}
 
 
+COUNT = 8_000
+
+
 def test_codes_find_what_exact_search_finds() -> None:
     """On vectors that lie in groups, as those of texts do."""
     random = np.random.default_rng(3)
     centers = random.standard_normal((100, 256))
-    values = (centers[random.integers(0, 100, 20_000)] + random.standard_normal((20_000, 256)) * 0.7).astype(
+    values = (centers[random.integers(0, 100, COUNT)] + random.standard_normal((COUNT, 256)) * 0.7).astype(
         "<f4"
     )
     all_rows = [
