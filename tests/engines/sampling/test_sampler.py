@@ -254,8 +254,8 @@ def test_equal_logits_are_cut_at_the_lower_ids():
     row = np.zeros(5000, dtype=np.float32)
     assert set(copies(row, Sampling(top_k=50), 400)) == set(range(50))
     assert set(copies(row, Sampling(top_k=300), 400)) <= set(range(300))
-    assert set(copies(row, Sampling(top_p=0.1), 400)) <= set(range(500))
-    assert max(copies(row, Sampling(top_p=0.1), 400)) > 450
+    likeliest = copies(row, Sampling(top_p=0.1), 400)
+    assert set(likeliest) <= set(range(500)) and max(likeliest) > 450
 
 
 @pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 1000])
@@ -268,7 +268,7 @@ def test_vocabularies_of_any_size(size):
 @pytest.mark.parametrize("width", [0.1, 3.0])
 @pytest.mark.parametrize("asked", [{"top_p": 0.5}, {"typical_p": 0.5}, {"top_p": 0.9, "typical_p": 0.5}])
 def test_flat_rows_of_a_large_vocabulary_are_cut_as_defined(asked, width):
-    row, sampling = logits(20_000, 5, width, 6), Sampling(**asked)
+    row, sampling = logits(8_000, 5, width, 6), Sampling(**asked)
     kept = reference.distribution(row, sampling)
     drawn = copies(row, sampling, 400)
     assert sum(token not in kept for token in drawn) <= 1, "but for one at the edge, as float32 has it"

@@ -14,7 +14,7 @@ from antiphon.domain.request import Mirostat, Sampling
 from antiphon.engines.sampling import SampledToken, Sampler, SamplingState
 from tests.engines.sampling import reference
 
-DRAWS = 2000
+DRAWS = 1000
 
 
 def drawn(
@@ -134,7 +134,7 @@ def test_mirostat_keeps_the_mean_surprise_to_its_target(live, version):
     least = float(-np.log2(chances.max(axis=1)).mean())
     """Of greedy decoding: no target below is reached."""
 
-    def mean(asked: Sampling, rounds: int = 16) -> float:
+    def mean(asked: Sampling, rounds: int = 8) -> float:
         one, sampler, found = (
             SamplingState(asked, 0, None, (), (), (), live.shape[1]),
             Sampler(live.shape[1]),
