@@ -283,9 +283,9 @@ async def test_a_preempted_answer_goes_on_from_its_own_tokens(models, layout):
 
 
 @pytest.mark.parametrize("layout", ["pool", pytest.param("streams", marks=pytest.mark.soak)])
-async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
+async def test_a_constraint_holds_over_a_place_that_was_given_away(models, layout):
     shape = Constraint(ConstraintKind.REGEX, "([a-z]{2}-\\d{2} ){12}")
-    async with load_stepped(CANTOR, TICK, **LAYOUTS[layout]) as (engine, clock):
+    async with load_stepped(models / "tiny-q8_0.gguf", TICK, **LAYOUTS[layout]) as (engine, clock):
         prompt = await tale(engine, 1)
         wanted = [request(prompt, 140, 1.0, seed, constraint=shape) for seed in range(4)]
         found = await say_beside_another_caller(engine, clock, wanted, request((*prompt, 300), 2))
@@ -295,12 +295,12 @@ async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
             assert re.fullmatch(shape.source, text), text
 
 
-async def test_a_preempted_exact_answer_has_the_same_bits():
+async def test_a_preempted_exact_answer_has_the_same_bits(models):
     """Free ones, one whose tokens a constraint forces in part, and one upon the prompt of another."""
     shape = Constraint(
         ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){5}"
     )
-    async with load_stepped(CANTOR, TICK, exact=True) as (engine, clock):
+    async with load_stepped(models / "tiny-q8_0.gguf", TICK, exact=True) as (engine, clock):
         prompt = await tale(engine, 3)
         wanted = [
             request(prompt, 120, 1.0, 1, logprobs=0),
