@@ -1,5 +1,5 @@
 """The commands over the admin API as a user runs them: what they send and print, and one line about what is
-wrong. With a real server they are tested in tests/e2e/test_keys_commands.py."""
+wrong. With a real server they are tested in tests/e2e/test_commands.py."""
 
 import io
 import json

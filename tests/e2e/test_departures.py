@@ -2,14 +2,19 @@
 
 import secrets
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 from tests.support.departures import LONG_PROMPT, MOST, posted
+from tests.support.pty_screen import CTRL_C, open_screen
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 DEADLINE = 10.0
+REST = 4000
+"""Tokens of an answer in a chat that nobody stops: the random model hardly ever ends by itself, and it has
+room for more."""
 LONG_PROMPTS = [[200 + number, *LONG_PROMPT] for number in range(16)]
 """As many as take half a minute: they have no prefix in common."""
 
@@ -67,3 +72,16 @@ def test_each_is_logged_as_cancelled_with_its_tokens(busy: Server) -> None:
     wait_until(find, DEADLINE, "the generation is logged")
     (line,) = find()
     assert line["status"] == "cancelled" and line["completion_tokens"], line
+
+
+def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:
+    busy.wait_until_idle()
+    before = busy.load().decoded_tokens
+    with open_screen("chat", "--url", busy.url, cwd=tmp_path) as shown:
+        shown.expect_prompt()
+        shown.type("Go on!\r")
+        wait_until(lambda: busy.load().decoded_tokens > before + 3, what="tokens are made")
+        shown.type(CTRL_C)
+        shown.expect("Ctrl-C again or Ctrl-D leaves")
+        wait_until(lambda: busy.load().running == 0, what="the sequence is free again")
+        assert busy.load().decoded_tokens - before < REST, "the generation was cut short"
