@@ -1,13 +1,18 @@
 """Many streams at once over sixteen sequences: all finish, each as if it were alone, in bounded memory."""
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx2
 import openai
+import psutil
 import pytest
 
 from tests.support.server import Server, serving, share_of
+from tests.support.waiting import PATIENCE, await_until
 
 STREAMS = 64
 SEQUENCES = 16
@@ -67,12 +72,26 @@ async def test_streams_over_16_sequences_equal_each_alone(server: Server, stream
 
 
 @pytest.mark.parametrize("max_tokens", [16, pytest.param(48, marks=pytest.mark.soak)])
-async def test_sixteen_streams_fit_the_memory(max_tokens: int) -> None:
-    with serving(threads=None) as server:  # one that did nothing else: other tests send it the largest texts
+async def test_sixteen_streams_fit_the_memory_and_nothing_stays_behind(
+    max_tokens: int, tmp_path: Path
+) -> None:
+    """Of a server that did nothing else: other tests send the shared one the largest texts."""
+
+    def list_left() -> list[str]:
+        return os.listdir(tmp_path)
+
+    with serving(threads=None, env={"XDG_RUNTIME_DIR": str(tmp_path)}) as server:
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
         async with client, asyncio.TaskGroup() as group:
             for asked in ASKED[:SEQUENCES]:
                 group.create_task(asked.stream(client, max_tokens))
         tree = [server.supervisor, *server.supervisor.children(recursive=True)]
         shares = {process.pid: share_of(process) for process in tree}
-    assert sum(shares.values()) < MOST_MEMORY, shares
+        assert sum(shares.values()) < MOST_MEMORY, shares
+        assert len(tree) >= 3
+        assert list_left()
+        assert server.stop(signal.SIGTERM) == 0
+        assert psutil.wait_procs(tree[1:], timeout=PATIENCE)[1] == []
+        await await_until(lambda: not list_left(), PATIENCE, "the runtime directory is removed")
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{server.url}/health")

@@ -93,7 +93,7 @@ def test_adapters_belong_to_their_projects_and_outlast_a_crash(tmp_path: Path) -
             require_bounds(server, admin, *keys)
             require_counted(admin, keys[0])
             kill(server)
-        with serving("--workers", "2", env=env, cwd=tmp_path) as server:
+        with serving(env=env, cwd=tmp_path) as server:
             one, two, three = (Caller(server, key) for key in keys)
             admin = operator(server, home)
             assert (one.names(), two.names()) == (["common", "style"], ["common", "style"])
