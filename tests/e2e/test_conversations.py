@@ -1,18 +1,23 @@
-"""How conversations are rendered, over the wire: on cantor as it ships, and on a model without a template."""
+"""How conversations are rendered, over the wire: on cantor as it ships, and on a model without a template.
+The server takes templates of callers."""
 
+import json
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.model_files import CANTOR, write_thinker
+from tests.support.docs import list_commands
+from tests.support.model_files import CANTOR
 from tests.support.server import Server, serving
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
+ASK_CANTOR = {"model": "cantor", "messages": ASK}
 GREEDY: Any = {"model": "cantor", "temperature": 0, "max_tokens": 40}
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -31,9 +36,22 @@ BETWEEN = 0.05
 """Seconds between two requests of the caller who is served beside the hostile ones."""
 
 
-@pytest.fixture
-def client(trusting: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{trusting.url}/v1", api_key="none", max_retries=0, timeout=60)
+@pytest.fixture(scope="module")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Has cantor, and raw, which is cantor without its template."""
+    whole = CANTOR.read_bytes()
+    assert whole.count(b"tokenizer.chat_template") == 1
+    raw = tmp_path_factory.mktemp("raw") / "raw.gguf"
+    raw.write_bytes(whole.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
+    env = {"ANTIPHON_REQUEST_TEMPLATES": "true"}
+    with serving("--model", "cantor", "--model", str(raw), env=env) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(trusting: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{trusting.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
 
 
 def said(client: openai.OpenAI, messages: Any, stream: bool = False, **extra: Any) -> str:
@@ -75,13 +93,14 @@ def test_without_the_field_a_message_of_the_assistants_is_closed(client: openai.
 
 
 def test_what_apply_template_shows_is_what_is_generated_from(client: openai.OpenAI) -> None:
-    shown = client.post("/apply-template", body={"messages": ASK}, cast_to=dict[str, str])["prompt"]
+    shown = client.post("/apply-template", body=ASK_CANTOR, cast_to=dict[str, str])["prompt"]
     assert shown == "<s><|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
     raw = client.completions.create(prompt=shown, **GREEDY)
     assert raw.choices[0].text == said(client, ASK)
-    tokens = client.post("/tokenize", body={"messages": ASK}, cast_to=dict[str, Any])
+    tokens = client.post("/tokenize", body=ASK_CANTOR, cast_to=dict[str, Any])
     assert tokens["count"] == raw.usage.prompt_tokens if raw.usage else False
-    back = client.post("/detokenize", body={"tokens": tokens["tokens"]}, cast_to=dict[str, str])
+    ids = {"model": "cantor", "tokens": tokens["tokens"]}
+    back = client.post("/detokenize", body=ids, cast_to=dict[str, str])
     assert "Who are you?" in back["prompt"]
 
 
@@ -121,7 +140,8 @@ def test_several_system_messages_are_all_heard(client: openai.OpenAI) -> None:
         {"role": "system", "content": "Three."},
         *ASK,
     ]
-    shown = client.post("/apply-template", body={"messages": several}, cast_to=dict[str, str])["prompt"]
+    body = {"model": "cantor", "messages": several}
+    shown = client.post("/apply-template", body=body, cast_to=dict[str, str])["prompt"]
     assert shown.startswith("<s><|im_start|>system\nOne.\n\nTwo.<|im_end|>\n<|im_start|>user\n")
     assert "<|im_start|>user\nThree.\n\nWho are you?" in shown
     assert shown.count("Who are you?") == 2 and shown.count("system") == 1
@@ -157,39 +177,26 @@ def test_hostile_templates_are_refused_while_others_are_served(client: openai.Op
     assert len(waited) > 1 and min(waited) < time.monotonic() - begun
 
 
-def test_a_model_without_a_template_chats_through_a_requests(client: openai.OpenAI, tmp_path: Path) -> None:
-    whole = CANTOR.read_bytes()
-    assert whole.count(b"tokenizer.chat_template") == 1
-    raw = tmp_path / "raw.gguf"
-    raw.write_bytes(whole.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
-    env = {"ANTIPHON_REQUEST_TEMPLATES": "true"}
-    with serving("--model", f"cantor={raw}", env=env) as running, running.client() as other:
-        asked = GREEDY | {"messages": ASK}
+def test_a_model_without_a_template_chats_through_a_requests(client: openai.OpenAI, trusting: Server) -> None:
+    with trusting.client() as other:
+        asked = GREEDY | {"model": "raw", "messages": ASK}
         refused = other.post("/v1/chat/completions", json=asked).json()["error"]
         assert (refused["code"], refused["param"]) == ("template_refused", "messages")
         assert "chat_template" in refused["message"]
         template = "{{ bos_token }}" + CHATML
         answer = other.post("/v1/chat/completions", json=asked | {"chat_template": template}).json()
         assert answer["choices"][0]["message"]["content"] == said(client, ASK)
-        shown = other.post("/v1/apply-template", json={"messages": ASK, "chat_template": template}).json()
+        shown = other.post(
+            "/v1/apply-template", json={"model": "raw", "messages": ASK, "chat_template": template}
+        ).json()
         assert shown["prompt"].endswith("<|im_start|>assistant\n")
 
 
-def test_template_values_and_continued_messages_are_rendered(tmp_path: Path) -> None:
-    model = write_thinker(tmp_path / "thinker.gguf")
-    with serving("--model", f"cantor={model}") as running, running.client() as client:
-
-        def shown(**extra: Any) -> str:
-            text: str = client.post("/v1/apply-template", json={"messages": ASK} | extra).json()["prompt"]
-            return text
-
-        assert shown().endswith("<|im_start|>assistant\n<think>\n")
-        values = {"chat_template_kwargs": {"enable_thinking": False}}
-        assert shown(**values).endswith("<|im_start|>assistant\n<think>\n</think>\n\n")
-        last = {"role": "assistant", "content": "I am", "reasoning_content": "The user asks."}
-        opened = {"messages": [*ASK, last], "continue_final_message": True}
-        assert shown(**opened).endswith("<think>\nThe user asks.\n</think>\n\nI am")
-        answer = client.post("/v1/chat/completions", json=GREEDY | opened).json()
-        message, usage = answer["choices"][0]["message"], answer["usage"]
-        assert message["content"] and "reasoning_content" not in message
-        assert "completion_tokens_details" not in usage
+def test_the_template_in_a_request_of_the_pages_is_taken(trusting: Server) -> None:
+    """The other commands of the pages run in tests/e2e/test_docs_commands.py."""
+    commands = [command.text for command in list_commands() if '"chat_template"' in command.text]
+    assert commands
+    for text in commands:
+        command = ["sh", "-c", text.replace("http://127.0.0.1:8000", trusting.url)]
+        done = subprocess.run(command, capture_output=True, check=True, timeout=180)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"]

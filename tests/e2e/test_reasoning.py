@@ -231,3 +231,23 @@ def test_empower_begins_the_content_with_what_was_thought(client: httpx2.Client)
     assert chunks[-1]["usage"] == loud["usage"]
     *_, last, done, _ = ask(stream=True).text.split("\n\n")
     assert done == "data: [DONE]" and json.loads(last[6:])["usage"] == quiet["usage"], "counted unseen"
+
+
+def test_template_values_and_continued_messages_are_rendered(client: httpx2.Client) -> None:
+    who: list[dict[str, str]] = [{"role": "user", "content": "Who are you?"}]
+
+    def shown(**extra: Any) -> str:
+        body = {"model": "thinker", "messages": who} | extra
+        text: str = client.post("/v1/apply-template", json=body).json()["prompt"]
+        return text
+
+    assert shown().endswith("<|im_start|>assistant\n<think>\n")
+    values = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert shown(**values).endswith("<|im_start|>assistant\n<think>\n</think>\n\n")
+    last = {"role": "assistant", "content": "I am", "reasoning_content": "The user asks."}
+    opened = {"messages": [*who, last], "continue_final_message": True}
+    assert shown(**opened).endswith("<think>\nThe user asks.\n</think>\n\nI am")
+    whole = answer(client, **opened)
+    message, usage = whole["choices"][0]["message"], whole["usage"]
+    assert message["content"] and "reasoning_content" not in message
+    assert "completion_tokens_details" not in usage
