@@ -1,16 +1,17 @@
 """One server for the tests that do not break it; those that do start their own."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.make_model import SIZES, write_model
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.server import Server, serving
 
-MAKE_MODEL = Path(__file__).parents[2] / "benchmarks" / "make_model.py"
+NOISE = replace(SIZES["middle"], layers=6, vocabulary=4096)
+"""22 million weights: a token takes a millisecond or more, and a long prompt seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +30,7 @@ def trusting() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of random weights: it hardly ever ends by itself, and a long prompt takes it seconds."""
-    path = tmp_path_factory.mktemp("noise") / "noise.gguf"
-    subprocess.run([sys.executable, str(MAKE_MODEL), "--size", "middle", str(path)], check=True)
-    return path
+    return write_model(tmp_path_factory.mktemp("noise") / "noise.gguf", NOISE)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,22 @@ from tests.support.databases import *  # noqa: F403 - fixtures are found by thei
 from tests.support.databases import Cluster
 from tests.support.knowledge_tables import fill_table
 from tests.support.server import Server, serving
+from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
 
-CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+SETTINGS = """
+[providers.vendor]
+kind = "openai"
+base_url = "{url}"
+private = true
+
+[[models]]
+name = "far"
+routes = [{{ provider = "vendor", model = "fake" }}]
+"""
+"""Of a server without an engine: the start of one costs a CPU second."""
+
+CHAT = {"model": "far", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
 
 
@@ -74,14 +88,21 @@ def read_admin(home: Path) -> dict[str, str]:
     return {"authorization": f"Bearer {(home / 'admin.key').read_text().strip()}"}
 
 
+@pytest.fixture
+def vendor() -> Iterator[ScriptedUpstream]:
+    with serve_upstream() as upstream:
+        yield upstream
+
+
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.deploy)])
 async def test_a_restored_server_has_keys_usage_and_tables(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+    backend: str, tmp_path: Path, vendor: ScriptedUpstream, request: pytest.FixtureRequest
 ) -> None:
     cluster: Cluster | None = request.getfixturevalue("cluster") if backend == "postgresql" else None
     store = cluster.database() if cluster else None
     home, other, backup = tmp_path / "home", tmp_path / "other", tmp_path / "backup"
     await fill_table(home / "knowledge")
+    (home / "antiphon.toml").write_text(SETTINGS.format(url=vendor.url))
     with serving(env=set_up(home, store)) as server:
         with server.client(headers=read_admin(home)) as client:
             asked = {"kind": "service", "project": "default"}

@@ -31,7 +31,7 @@ name = "far"
 routes = [{{ provider = "vendor", model = "fake" }}]
 """
 ATTEMPTS = 5
-WORDS = [f"word{number}" for number in range(6000)]
+WORDS = [f"word{number}" for number in range(2500)]
 SIZES = {"chunk_size": "40", "chunk_overlap": "0", "chunk_unit": "characters"}
 
 
