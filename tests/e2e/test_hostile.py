@@ -19,8 +19,8 @@ itself."""
 ROUNDS = 3
 """A gap that constraints make comes back in each round. One that the machine makes does not."""
 DEEP = 2000
-BUSY = (503, "engine_busy")
-"""A machine that has no time to find out whether a constraint is too much."""
+LATE = ((503, "engine_busy"), (504, "deadline_exceeded"))
+"""A busy machine has no time to find out whether a constraint is too much, or to answer with it."""
 
 
 def tool(schema: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def test_a_running_stream_does_not_notice_hostile_constraints(every: int, 
             break
     for field, (status, said) in zip(fields, found, strict=True):
         told = (str(field)[:80], status, str(said)[:300])
-        assert status in (200, 400, 413) or (status, said["error"]["code"]) == BUSY, told
+        assert status in (200, 400, 413) or (status, said["error"]["code"]) in LATE, told
     assert sum(status != 200 for status, _ in found) > len(found) / 3
     assert sound[0][0] == 200 and sound[0][1]["choices"][0]["message"]["content"] in ("yes", "no")
     assert alone.answers == 1
