@@ -216,7 +216,7 @@ async def test_a_document_needs_proper_names(index: KnowledgeIndex) -> None:
 
 async def test_two_writers_lose_nothing(index: KnowledgeIndex) -> None:
     async def write(writer: int) -> None:
-        for number in range(5):
+        for number in range(3):
             await add_document(
                 index,
                 VECTORS.name,
@@ -225,22 +225,22 @@ async def test_two_writers_lose_nothing(index: KnowledgeIndex) -> None:
             )
 
     await asyncio.gather(write(0), write(1), write(2))
-    assert (await index.list_documents(PROJECT, VECTORS.name)).total == 15
+    assert (await index.list_documents(PROJECT, VECTORS.name)).total == 9
     found = await find(index, VECTORS.name, "apple", k=20)
-    assert len(found) == len(set(found)) == 15
+    assert len(found) == len(set(found)) == 9
     hits = await index.search(PROJECT, VECTORS.name, SearchQuery(vector=make_vector(0), k=20))
-    assert len(hits) == 15
+    assert len(hits) == 9
 
 
 async def test_two_writers_of_one_document_keep_it_once(index: KnowledgeIndex) -> None:
     async def write() -> None:
         begun = await index.begin_document(PROJECT, TABLE, make_document("a"))
-        for batch in range(5):
+        for batch in range(3):
             await index.put_chunks(PROJECT, TABLE, begun.id, batch, make_chunks([f"apple {batch}"]))
         await index.finish_document(PROJECT, TABLE, begun.id)
 
     await asyncio.gather(write(), write())
-    assert sorted(await find(index, TABLE, "apple")) == [f"apple {batch}" for batch in range(5)]
+    assert sorted(await find(index, TABLE, "apple")) == [f"apple {batch}" for batch in range(3)]
 
 
 async def test_a_search_never_misses_a_document_in_exchange(index: KnowledgeIndex) -> None:
@@ -262,7 +262,7 @@ async def test_a_search_never_misses_a_document_in_exchange(index: KnowledgeInde
             looks += 1
         return looks
 
-    looks, *_ = await asyncio.gather(look(), look(), replace_often())
+    looks, _ = await asyncio.gather(look(), replace_often())
     assert looks
 
 

@@ -57,13 +57,23 @@ def last_logits(model: NativeModel, adapter: NativeAdapter | None = None) -> NDA
         context.close()
 
 
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    return reference_weights()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, weights: Weights) -> Path:
+    path = tmp_path_factory.mktemp("base") / "base.gguf"
+    write_gguf(path, "F32", weights)
+    return path
+
+
 @pytest.mark.parametrize("config", [{}, {"use_rslora": True}], ids=["plain", "rank-stabilised"])
 def test_a_peft_adapter_computes_what_its_merged_weights_do(
-    tmp_path: Path, config: dict[str, object]
+    tmp_path: Path, base: Path, weights: Weights, config: dict[str, object]
 ) -> None:
-    weights = reference_weights()
-    base, whole = tmp_path / "base.gguf", tmp_path / "merged.gguf"
-    write_gguf(base, "F32", weights)
+    whole = tmp_path / "merged.gguf"
     write_gguf(whole, "F32", random_adapter(tmp_path / "peft", weights, **config))
     kept = import_adapter(tmp_path / "peft", read_header(base), tmp_path / "kept")
     library, _ = find_library(None)
@@ -80,9 +90,7 @@ def test_a_peft_adapter_computes_what_its_merged_weights_do(
     assert (kept.rank, kept.alpha) == (RANK, ALPHA)
 
 
-def test_the_library_refuses_what_is_no_adapter(tmp_path: Path) -> None:
-    base = tmp_path / "base.gguf"
-    write_gguf(base, "F32", reference_weights())
+def test_the_library_refuses_what_is_no_adapter(base: Path) -> None:
     library, _ = find_library(None)
     model = NativeModel(library, base, False)
     try:

@@ -32,10 +32,10 @@ def run(address: str, *statements: str) -> None:
             connection.execute(sa.text(statement))
 
 
-def list_relations(address: str) -> list[str]:
+def list_relations(index: PostgresIndex) -> list[str]:
     statement = sa.text("SELECT tablename FROM pg_tables WHERE schemaname = :schema ORDER BY 1")
-    with closing(Database(address)) as database, database.reading() as connection:
-        return [name for (name,) in connection.execute(statement, {"schema": SCHEMA})]
+    rows = index._database.read(lambda connection: connection.execute(statement, {"schema": SCHEMA}).all())
+    return [name for (name,) in rows]
 
 
 def test_a_server_without_pgvector_is_refused_by_name(postgresql: str) -> None:
@@ -102,16 +102,15 @@ async def test_servers_share_the_tables(knowledge_database: str) -> None:
     await asyncio.gather(one.aclose(), two.aclose())
 
 
-async def test_removed_tables_leave_no_relation(knowledge_database: str) -> None:
-    index = open_postgres(knowledge_database)
+async def test_removed_tables_leave_no_relation(postgres_index: PostgresIndex) -> None:
+    index = postgres_index
     await index.create_table("other", VECTORS)
-    before = list_relations(knowledge_database)
+    before = list_relations(index)
     for name in ("a", "b"):
         await index.create_table(PROJECT, TableSettings(name, "m", DIMENSIONS))
         await add_document(index, name, "a", make_chunks(["an apple"], DIMENSIONS))
     assert await index.delete_project_tables(PROJECT) == 2
-    assert list_relations(knowledge_database) == before
-    await index.aclose()
+    assert list_relations(index) == before
 
 
 async def test_limits_hold_for_servers_together(knowledge_database: str) -> None:
@@ -143,18 +142,15 @@ async def test_a_server_that_goes_away_is_told_plainly(knowledge_database: str) 
     await index.aclose()
 
 
-async def test_too_many_dimensions_are_refused(knowledge_database: str) -> None:
-    index = open_postgres(knowledge_database)
+async def test_too_many_dimensions_are_refused(postgres_index: PostgresIndex) -> None:
     with pytest.raises(InvalidValue, match="at most 16000"):
-        await index.create_table(PROJECT, TableSettings("a", "m", 16_001))
-    assert await index.list_tables(PROJECT) == ()
-    await index.aclose()
+        await postgres_index.create_table(PROJECT, TableSettings("a", "m", 16_001))
+    assert await postgres_index.list_tables(PROJECT) == ()
 
 
-@pytest.mark.parametrize("text", ["\x00\x01", "\x01.\x00:", "a\x01\x01:"])
-async def test_texts_that_postgresql_lacks_are_kept(knowledge_database: str, text: str) -> None:
-    index = open_postgres(knowledge_database)
+async def test_texts_that_postgresql_lacks_are_kept(postgres_index: PostgresIndex) -> None:
+    index = postgres_index
     await index.create_table(PROJECT, WORDS_ONLY)
-    (added,) = await index.add_chunks(PROJECT, WORDS_ONLY.name, make_chunks([text]))
-    assert (await index.get_chunk(PROJECT, WORDS_ONLY.name, added.id)).text == text
-    await index.aclose()
+    for text in ("\x00\x01", "\x01.\x00:", "a\x01\x01:"):
+        (added,) = await index.add_chunks(PROJECT, WORDS_ONLY.name, make_chunks([text]))
+        assert (await index.get_chunk(PROJECT, WORDS_ONLY.name, added.id)).text == text
