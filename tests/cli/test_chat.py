@@ -17,6 +17,7 @@ from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 from tests.support.processes import bare_environment
 from tests.support.programs import find_free_port
 from tests.support.pty_screen import CTRL_C, CTRL_D, PATIENCE, UP, open_screen
+from tests.support.server import provide_store
 
 
 @pytest.fixture(scope="module")
@@ -145,26 +146,28 @@ def test_failed_answers_are_told_and_not_remembered(antiphon: Run, server: Stand
     assert [message["content"] for message in asked(server)] == ["Again?"]
 
 
-def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
+@pytest.mark.parametrize("locale", ["C", pytest.param("C.UTF-8", marks=pytest.mark.soak)])
+def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin, locale: str):
     before = len(server.asked)
-    for locale in ("C", "C.UTF-8"):
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", "chat", "--url", server.url],
-            env=bare_environment() | {"LC_ALL": locale},
-            cwd=tmp_path,
-            input=b"caf\xe9\n/model \xe9\ncaf\xc3\xa9\n",
-            capture_output=True,
-            check=False,
-            timeout=180,
-        )
-        assert (done.returncode, done.stdout) == (1, b"one two three\n")
-        assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
-        assert asked(server)[-1]["content"] == "caf\u00e9"
-    assert len(server.asked) == before + 2
-    for said in (b"--model", b"--system"):
-        command = [sys.executable, "-m", "antiphon", "chat", "--url", server.url, said, b"caf\xe9"]
-        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=180)
-        assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "antiphon", "chat", "--url", server.url],
+        env=bare_environment() | {"LC_ALL": locale},
+        cwd=tmp_path,
+        input=b"caf\xe9\n/model \xe9\ncaf\xc3\xa9\n",
+        capture_output=True,
+        check=False,
+        timeout=180,
+    )
+    assert (done.returncode, done.stdout) == (1, b"one two three\n")
+    assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
+    assert asked(server)[-1]["content"] == "caf\u00e9"
+    assert len(server.asked) == before + 1
+
+
+@pytest.mark.parametrize("option", ["--model", "--system"])
+def test_an_option_that_is_no_utf_8_is_told(antiphon: Run, server: Standin, option: str):
+    done = antiphon("chat", "--url", server.url, option, os.fsdecode(b"caf\xe9"), stdin="Hello?\n")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_an_answer_may_be_bounded(antiphon: Run, server: Standin):
@@ -187,17 +190,16 @@ def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
     assert "ak-of-another-server" not in done.stderr
 
 
-def test_chat_asks_its_own_server_with_the_operators_key(antiphon_process: Run, tmp_path: Path):
+@pytest.mark.timeout(480)
+def test_chat_asks_its_own_server_with_the_operators_key(antiphon: Run, tmp_path: Path):
     """Of the demo model, by its name."""
-    env = {
-        "ANTIPHON_KEYS": "true",
-        "ANTIPHON_HOME": str(tmp_path / "home"),
-        "ANTIPHON_PORT": str(find_free_port()),
-    }
-    done = antiphon_process("chat", "--model", "cantor", stdin="Who are you?\n", env=env)
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_PORT": str(find_free_port())}
+    provide_store(env)
+    done = antiphon("chat", "--model", "cantor", "--max-tokens", "24", stdin="Who are you?\n", env=env)
     assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2
     assert "cantor" in done.stdout
-    key = (tmp_path / "home" / "admin.key").read_text().strip()
+    key = (home / "admin.key").read_text().strip()
     assert key and key not in done.stdout
 
 
@@ -256,39 +258,28 @@ def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
 
 
 @pytest.mark.timeout(480)
-def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
-    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": str(find_free_port())}) as shown:
+def test_without_a_server_one_is_started_and_a_chat_that_is_killed_takes_it_along(tmp_path: Path):
+    """tests/cli/test_models.py has the server of a chat that ends."""
+    env = {"ANTIPHON_PORT": str(find_free_port())}
+    with open_screen("chat", "--max-tokens", "8", cwd=tmp_path, env=env) as shown:
         shown.expect("starting a server for this chat")
         shown.expect("cantor at http://127.0.0.1")
         shown.type("Hello!\r")
         shown.expect("first after")
         tree = psutil.Process(shown.process.pid).children(recursive=True)
         assert len(tree) >= 3, "supervisor, HTTP process and engine host"
-        shown.expect_prompt()
-        shown.type(CTRL_D)
-        assert shown.end() == 0
-        assert not psutil.wait_procs(tree, timeout=PATIENCE)[1]
-
-
-@pytest.mark.timeout(480)
-def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
-    with open_screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": str(find_free_port())}) as shown:
-        shown.expect("cantor at http://127.0.0.1")
-        tree = psutil.Process(shown.process.pid).children(recursive=True)
         os.kill(shown.process.pid, signal.SIGKILL)
         assert not psutil.wait_procs(tree, timeout=PATIENCE)[1]
 
 
-def test_a_server_that_cannot_start_says_why(antiphon_process: Run):
-    done = antiphon_process(
-        "chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": str(find_free_port())}
-    )
+def test_a_server_that_cannot_start_says_why(antiphon: Run):
+    done = antiphon("chat", "--model", "missing.gguf", env={"ANTIPHON_PORT": str(find_free_port())})
     assert done.returncode == 1
     assert "no server could be started" in done.stderr and "missing.gguf" in done.stderr
 
 
-def test_an_address_where_nobody_is_starts_no_server(antiphon_process: Run):
-    done = antiphon_process("chat", "--url", f"http://127.0.0.1:{find_free_port()}", stdin="Hello?\n")
+def test_an_address_where_nobody_is_starts_no_server(antiphon: Run):
+    done = antiphon("chat", "--url", f"http://127.0.0.1:{find_free_port()}", stdin="Hello?\n")
     assert done.returncode == 1 and "nothing answers at" in done.stderr and done.stdout == ""
 
 

@@ -27,6 +27,8 @@ def test_a_saved_encoder_becomes_a_file_that_can_be_served(
     header = read_header(out)
     assert (header.architecture, header.embeds, header.context_length) == ("bert", True, 96)
     assert out.stat().st_size < bytes_
+    if kind != "q8_0":  # the engine's own tests load the other types
+        return
     checked = antiphon("doctor", "--load", "--model", str(out))
     assert "encoder.gguf loads" in " ".join(checked.stdout.split()), checked.stdout
 

@@ -1,97 +1,114 @@
 """`antiphon rolling-restart`: it finds the server of its home, tells it, and waits for what becomes of it."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from antiphon.cli.local_servers import StateFile, list_running_servers, publish_state
+from tests.support.commands import run_command
 
-SERVER = """
-import pathlib, signal, sys
+SERVERS = """
+import json, os, pathlib, signal, sys
 from antiphon.cli.local_servers import publish_state
 
-home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
-with publish_state(home) as notice:
-    notice.record_ready("http://127.0.0.1:1", 2)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-    print("serves", flush=True)
-    signal.sigwait([signal.SIGUSR2])
-    if then != "end":
-        notice.record_restart(None if then == "replaced" else then)
-        sys.stdin.read()
+def serve(home, then):
+    with publish_state(pathlib.Path(home)) as notice:
+        notice.record_ready("http://127.0.0.1:1", 2)
+        print(os.getpid(), flush=True)
+        signal.sigwait([signal.SIGUSR2])
+        if then != "end":
+            notice.record_restart(None if then == "replaced" else then)
+            signal.pause()
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the servers
+for line in iter(sys.stdin.readline, ""):
+    if os.fork() == 0:
+        serve(*json.loads(line))
+        break
 """
-"""A stand-in for a server: it is told once."""
+"""Makes a stand-in for a server of each line, as a process of its own. It is told once."""
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Serve = Callable[[Path, str], AbstractContextManager[psutil.Process]]
 
 
 @pytest.fixture
 def restart(tmp_path: Path) -> Run:
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "antiphon", "rolling-restart", *words]
-        env = {"PATH": "/usr/bin:/bin", "ANTIPHON_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=180)
-
-    return run
+    return partial(run_command, "rolling-restart", cwd=tmp_path, env={"ANTIPHON_HOME": str(tmp_path)})
 
 
-@contextmanager
-def server(home: Path, then: str) -> Iterator["subprocess.Popen[str]"]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serve]:
+    """Has a server of a home while a context lasts, and says what it does when it is told."""
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(home), then],
+        [sys.executable, "-c", SERVERS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "serves\n"
-        try:
-            yield process
-        finally:
-            process.kill()
+    ) as parent:
+        commands, pids = parent.stdin, parent.stdout
+        assert commands is not None and pids is not None
+
+        @contextmanager
+        def serve(home: Path, then: str) -> Iterator[psutil.Process]:
+            print(json.dumps([str(home), then]), file=commands, flush=True)
+            process = psutil.Process(int(pids.readline()))
+            try:
+                yield process
+            finally:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    process.wait()
+
+        yield serve
 
 
-def test_it_ends_when_the_new_processes_serve(restart: Run, tmp_path: Path) -> None:
+def test_it_ends_when_the_new_processes_serve(restart: Run, server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "replaced"):
         ended = restart()
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr == "antiphon: replacing 2 HTTP processes of http://127.0.0.1:1\n"
 
 
-def test_where_they_do_not_it_says_why_and_fails(restart: Run, tmp_path: Path) -> None:
+def test_where_they_do_not_it_says_why_and_fails(restart: Run, server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "the HTTP process 1: not ready within 60 s"):
         ended = restart()
     assert ended.returncode == 1
     assert "the old processes continue: the HTTP process 1: not ready within 60 s" in ended.stderr
 
 
-def test_a_server_that_ends_instead_is_told(restart: Run, tmp_path: Path) -> None:
+def test_a_server_that_ends_instead_is_told(restart: Run, server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "end"):
         ended = restart()
     assert ended.returncode == 1 and "has ended" in ended.stderr
 
 
-def test_where_none_runs_that_is_said_with_the_home(restart: Run, tmp_path: Path) -> None:
+def test_where_none_runs_that_is_said_with_the_home(restart: Run, server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "end") as process:
         process.kill()
+        process.wait()
     assert len(list(tmp_path.glob("server-*"))) == 1, "it was killed, and left its file"
     ended = restart()
     assert ended.returncode == 1 and f"this user runs no server of {tmp_path}" in ended.stderr
 
 
-def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
+def test_of_several_one_has_to_be_chosen(restart: Run, server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "replaced") as one, server(tmp_path, "replaced") as other:
         ended = restart()
         assert ended.returncode == 1 and "--pid" in ended.stderr
         assert str(one.pid) in ended.stderr and str(other.pid) in ended.stderr
         assert restart("--pid", "1").returncode == 1
         assert restart("--pid", str(other.pid)).returncode == 0
-        assert one.poll() is None
+        assert one.is_running()
 
 
 def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -> None:
@@ -107,7 +124,7 @@ def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -
     assert (list_running_servers(home), list(home.iterdir())) == ({}, [])
 
 
-def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_what_killed_servers_left_is_removed_by_the_next(server: Serve, tmp_path: Path) -> None:
     with server(tmp_path, "replaced"), server(tmp_path, "end") as process:
         process.kill()
         process.wait()
@@ -162,7 +179,9 @@ def test_a_number_that_no_process_has_here_is_told(restart: Run, tmp_path: Path,
         assert ended.returncode == 1 and "in another container" in ended.stderr
 
 
-def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path, other) -> None:
+def test_of_two_servers_the_one_that_runs_here_is_told(
+    restart: Run, server: Serve, tmp_path: Path, other: "subprocess.Popen[bytes]"
+) -> None:
     with server(tmp_path, "replaced"), named(tmp_path / "other", other.pid) as path:
         path.rename(tmp_path / path.name)
         assert restart().returncode == 0

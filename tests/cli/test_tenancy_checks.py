@@ -17,6 +17,7 @@ from antiphon.errors import StoreRefused
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings
 from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.server import provide_store
 
 Usage = namedtuple("Usage", "total used free")
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
@@ -34,7 +35,9 @@ class Place:
         return {"ANTIPHON_HOME": str(self.home)}
 
     def start(self) -> None:
-        """Makes what the first start does."""
+        """Makes what the first start does, in a database that was made before unless another is set."""
+        if self.settings.keys.store is None:
+            provide_store({"ANTIPHON_KEYS": "true", **self.environ})
         bootstrap_store(self.settings, self.environ, self.home)
 
     def findings(self, **keys: object) -> dict[str, Finding]:

@@ -4,9 +4,7 @@ real server they are tested in tests/e2e/test_usage_commands.py."""
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from typer.testing import CliRunner
 
-from antiphon.cli.main import app
 from antiphon.cli.times import now
 from antiphon.domain.ledger import EntryField
 from tests.cli.conftest import Run
@@ -167,9 +165,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_options_without_effect_are_refused_as_they_were_typed(server: Scripted, words: str) -> None:
-    ended = CliRunner().invoke(app, ["usage", *words.split(), "--url", server.url])
-    assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
+def test_options_without_effect_are_refused_as_they_were_typed(
+    antiphon: Run, server: Scripted, words: str
+) -> None:
+    ended = antiphon("usage", *words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
     assert REFUSED[words] in ended.stderr
     assert server.asked == []
 
