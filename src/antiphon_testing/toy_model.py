@@ -99,7 +99,8 @@ def find_rank(row: tuple[float, ...], token: int) -> int:
 
 def list_best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
     """Returns the likeliest tokens, the best first."""
-    return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])
+    best_tokens = sorted(range(len(row)), key=row.__getitem__, reverse=True)[:count]
+    return tuple((token, row[token]) for token in best_tokens)
 
 
 def draw_number(seed: int, choice: int, position: int) -> float:
@@ -128,29 +129,36 @@ class ToySampler:
     def draw_next(self, raw_logprobs: Sequence[float]) -> int:
         """Draws the next token from the log-probabilities of all ids."""
         position = self._token_counts.total()
-        allowed_logits = [
-            (self._compute_logit(token, value), token)
-            for token, value in enumerate(raw_logprobs)
-            if self._is_allowed(token)
+        logits = list(raw_logprobs)
+        penalized_prompt = self._prompt if self._sampling.repetition_penalty != 1 else ()
+        for token in {*self._bias, *self._token_counts, *penalized_prompt}:
+            if 0 <= token < len(logits):
+                logits[token] = self._compute_logit(token, raw_logprobs[token])
+        excluded = self._list_excluded()
+        tokens = [
+            token
+            for token in range(len(logits))
+            if token not in excluded and (self._allowed is None or token in self._allowed)
         ]
-        token = self._draw(sorted(allowed_logits, key=lambda pair: (-pair[0], pair[1])), position)
+        # Of equal tokens the lowest comes first.
+        if self._sampling.temperature == 0:
+            token = max(tokens, key=logits.__getitem__)
+        else:
+            ranked = sorted(tokens, key=logits.__getitem__, reverse=True)
+            token = self._draw([(logits[token], token) for token in ranked], position)
         self._token_counts[token] += 1
         self._output.append(token)
         return token
 
-    def _is_allowed(self, token: int) -> bool:
-        """Whether the token may be drawn. It must be no early end, must not be excluded, and must not end a
-        banned sequence."""
-        is_early = self._token_counts.total() < self._sampling.min_tokens and token in self._ends
-        return (
-            not is_early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
-        )
-
-    def _is_banned(self, token: int) -> bool:
-        """Whether the token would complete a banned sequence."""
+    def _list_excluded(self) -> set[int]:
+        """Lists the tokens that would be an early end or complete a banned sequence."""
         output = tuple(self._output)
-        ending_sequences = [banned for banned in self._sampling.banned if banned[-1] == token]
-        return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ending_sequences)
+        excluded = {
+            banned[-1]
+            for banned in self._sampling.banned
+            if output[len(output) - len(banned) + 1 :] == banned[:-1]
+        }
+        return excluded | self._ends if len(output) < self._sampling.min_tokens else excluded
 
     def _compute_logit(self, token: int, value: float) -> float:
         """Returns a token's log-probability after bias and penalties."""
@@ -162,10 +170,8 @@ class ToySampler:
         return value - sampling.frequency_penalty * count - sampling.presence_penalty * bool(count)
 
     def _draw(self, ranked: Weighted, position: int) -> int:
-        """Draws a token from the ranked tokens. At temperature 0 the best token is drawn."""
+        """Draws a token from the ranked tokens."""
         sampling = self._sampling
-        if sampling.temperature == 0:
-            return ranked[0][1]
         best = ranked[0][0]
         weights = [(math.exp((value - best) / sampling.temperature), token) for value, token in ranked]
         number = draw_number(sampling.seed, self._choice, position)

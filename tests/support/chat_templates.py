@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
-from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, digest_proof, prove
 from antiphon_testing import FakeClock
 from antiphon_testing.scripted_token_engine import CHATML
 from antiphon_testing.toy_model import CONTROLS
@@ -72,5 +72,10 @@ def render_marked(source: str, conversation: Conversation, *names: str) -> str:
 
 
 async def prove_here(payload: Mapping[str, object]) -> None:
-    """Proves a template in this process, for tests that do not test isolation."""
-    prove(payload)
+    """Proves a template in this process, for tests that do not test isolation. A good one is proved once."""
+    if (digest := digest_proof(payload)) not in _PROVED:
+        prove(payload)
+        _PROVED.add(digest)
+
+
+_PROVED = set[str]()
