@@ -28,6 +28,10 @@ BOMB = Constraint(KIND.REGEX, hostile.BOMB, field="guided_regex")
 SOUND = Constraint(KIND.CHOICE, '["yes", "no"]')
 DEFAULT = CheckLimits()
 start_process = asyncio.create_subprocess_exec
+EACH_FIELD = (
+    *("nested repeats", "references that double", "a long text with a pattern"),
+    *("Lark of two ways", "GBNF with repeats"),
+)
 PATIENT = CheckLimits(patience=60.0)
 """Of a machine that gives the process little of its CPU."""
 
@@ -47,9 +51,15 @@ async def checking(limits: CheckLimits = DEFAULT) -> AsyncIterator[Checker]:
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.soak), 3])
-async def test_hostile_grammars_end_within_their_limits(every):
-    """A third of them, which are of every field; the soak checks all."""
+@pytest.mark.parametrize(
+    ("names", "seconds"),
+    [
+        pytest.param(tuple(HOSTILE), DEFAULT.seconds, id="all", marks=pytest.mark.soak),
+        pytest.param(EACH_FIELD, 0.5, id="each field"),
+    ],
+)
+async def test_hostile_grammars_end_within_their_limits(names: tuple[str, ...], seconds: float):
+    """The soak checks all, with the seconds of a server."""
     pauses: list[float] = []
     work: list[float] = []
     """CPU seconds of this thread in each pause. A machine may stall it, which is nobody's work."""
@@ -62,10 +72,10 @@ async def test_hostile_grammars_end_within_their_limits(every):
             pauses.append(loop.time() - before)
             work.append(time.thread_time() - worked)
 
-    async with checking(PATIENT) as checker, asyncio.TaskGroup() as group:
+    async with checking(replace(PATIENT, seconds=seconds)) as checker, asyncio.TaskGroup() as group:
         await checker.check(SOUND)
         beating = group.create_task(beat())
-        for constraint in [*HOSTILE.values(), build_million()][::every]:
+        for constraint in [*map(HOSTILE.__getitem__, names), build_million()]:
             with suppress(InvalidValue):
                 await checker.check(constraint)
         assert (await checker.check(SOUND)).text
@@ -102,23 +112,18 @@ async def test_a_stalled_process_is_not_the_constraints_fault():
         assert "/a/" in (await checker.check(constraint)).text, "the refusal was remembered"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_killed_process_is_replaced_and_asked_again(number: signal.Signals):
+async def test_a_process_that_is_killed_or_ended_before_is_replaced_and_asked_again():
     async with checking() as checker:
         await checker.check(SOUND)
-        before = pid_of(checker)
-        os.kill(before, signal.SIGSTOP)
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(checker.check(Constraint(KIND.REGEX, "c")))
-            await asyncio.sleep(0)
-            os.kill(before, number)
-            os.kill(before, signal.SIGCONT)
-        assert "/c/" in asked.result().text and pid_of(checker) != before
-
-
-async def test_a_process_that_ended_before_it_was_asked_is_replaced():
-    async with checking() as checker:
-        await checker.check(SOUND)
+        for number, letter in ((signal.SIGKILL, "c"), (signal.SIGTERM, "e")):
+            before = pid_of(checker)
+            os.kill(before, signal.SIGSTOP)
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(checker.check(Constraint(KIND.REGEX, letter)))
+                await asyncio.sleep(0)
+                os.kill(before, number)
+                os.kill(before, signal.SIGCONT)
+            assert f"/{letter}/" in asked.result().text and pid_of(checker) != before
         before, process = pid_of(checker), checker._process
         assert process is not None and process.stdin is not None
         process.stdin.close()

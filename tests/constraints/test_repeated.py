@@ -1,7 +1,7 @@
 """A schema's use does not depend on who used it before: each text has its own automaton and limits."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -92,19 +92,19 @@ def test_a_text_that_passed_a_limit_fails_alone(masks: MaskWorkers):
     assert follow(masks, grammar, b"a").get_allowed().any()
 
 
-def require_equal_uses(masks: MaskWorkers, times: int) -> None:
-    for schema in TAKEN:
+def require_equal_uses(masks: MaskWorkers, schemas: Sequence[object], times: int) -> None:
+    for schema in schemas:
         grammar = compile_schema(schema)
         wanted = [draw(masks, grammar, 0, SHORT), draw(masks, grammar, 1, LONG)]
         for number in range(times - 2):
             assert draw(masks, grammar, number % 2, (SHORT, LONG)[number % 2]) == wanted[number % 2], schema
 
 
-def test_each_schema_allows_the_same_five_times(masks: MaskWorkers):
-    require_equal_uses(masks, 5)
+def test_schemas_allow_the_same_four_times(masks: MaskWorkers):
+    require_equal_uses(masks, TAKEN[::2], 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_schema_allows_the_same_two_hundred_times(masks: MaskWorkers):
-    require_equal_uses(masks, 200)
+    require_equal_uses(masks, TAKEN, 200)

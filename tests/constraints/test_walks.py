@@ -42,18 +42,19 @@ def count(schemas: Iterable[Any], walks: int) -> Counter[str]:
 
 
 def test_schemas_as_people_write_them_are_taken_and_kept():
-    found = count([*WRITTEN, *EVERYDAY.values()], 1)
+    """Half of them; test_sampled and the soak have the others."""
+    found = count([*WRITTEN, *EVERYDAY.values()][::2], 1)
     assert len(WRITTEN) >= 150
     assert found["refused"] <= UNTAKEN * found.total() and found["exact"] > found["relaxed"], found
 
 
 def test_schemas_composed_of_every_draft_are_kept():
-    found = count(generate(120), 2)
+    found = count(generate(60), 2)
     assert found["exact"] > found.total() / 3, found
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_thousand_schemas_of_every_draft_are_kept():
-    found = count([*generate(4000), *WRITTEN], 8)
+    found = count([*generate(4000), *WRITTEN, *EVERYDAY.values()], 8)
     assert found["exact"] >= 1000, found

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -88,11 +89,19 @@ def test_a_template_may_trim_and_rename_roles():
     )
 
 
+@pytest.fixture(scope="module")
+def engine() -> ScriptedTokenEngine:
+    """It tokenizes."""
+    return ScriptedTokenEngine()
+
+
+compile_template = cache(create_template)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @given(texts=st.lists(NASTY, min_size=1, max_size=3))
-async def test_text_of_messages_never_becomes_a_control_token(name, texts):
-    chat = create_template(FAMILIES[name])
-    engine = ScriptedTokenEngine()
+async def test_text_of_messages_never_becomes_a_control_token(engine, name, texts):
+    chat = compile_template(FAMILIES[name])
     harmless = await engine.tokenize(chat.render(build_conversation(*("x" for _ in texts)), CLOCK), False)
     attacked = await engine.tokenize(chat.render(build_conversation(*texts), CLOCK), False)
     controls = engine.table.names
@@ -103,7 +112,7 @@ async def test_text_of_messages_never_becomes_a_control_token(name, texts):
 
 @given(texts=st.lists(NASTY, min_size=1, max_size=3))
 def test_text_of_messages_comes_out_as_it_went_in(texts):
-    pieces = create_template(CHATML).render(build_conversation(*texts), CLOCK)
+    pieces = compile_template(CHATML).render(build_conversation(*texts), CLOCK)
     turns = (
         f"<|im_start|>{('user', 'assistant')[index % 2]}\n{text}<|im_end|>\n"
         for index, text in enumerate(texts)
@@ -134,7 +143,7 @@ def test_a_template_framing_a_text_makes_no_control_token(source):
 @given(name=NASTY, content=NASTY)
 def test_text_between_halves_of_a_name_completes_no_token(name, content):
     spoken = Conversation((Message(Role.USER, content, name=name),))
-    pieces = create_template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
+    pieces = compile_template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
     assert [piece.text for piece in pieces if piece.control] == ["<|eot_id|>"]
     assert "".join(piece.text for piece in pieces) == f"<|{name}|>{content}<|eot_id|>"
 

@@ -95,12 +95,9 @@ LASTING = {
 """Too much time, in little memory."""
 ENDLESS = LASTING["loops"]
 SHORT = Limits(seconds=0.25)
-SMALL = Limits(seconds=0.5, memory=128 * 1024 * 1024)
+SMALL = Limits(seconds=0.25, memory=128 * 1024 * 1024)
 """A refusal costs all that the limits allow, so most are shown under lower ones; a good proof needs less."""
-EACH_KIND = {
-    *("format filter", "tilde", "macro", "join", "json indent", "range", "recursion"),
-    *("shared and compared", "round", "slice", "loops"),
-}
+EACH_KIND = {"format filter", "tilde", "range", "recursion", "shared and compared", "round", "loops"}
 """One of each way to take too much. The soak shows the others: the process has the same limits for all."""
 
 
@@ -149,19 +146,15 @@ async def test_what_takes_too_long_is_stopped(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("loops", "replace") else pytest.mark.soak)
-        for name in TAKING | LASTING
-    ],
+    [pytest.param(name, marks=[] if name == "replace" else pytest.mark.soak) for name in TAKING | LASTING],
 )
 async def test_the_usual_limits_prove_nothing_of_the_kind(name):
     with pytest.raises((TemplateRefused, JobStopped)):
         await run_job(PROOF, build_proof((TAKING | LASTING)[name], SPECIAL))
 
 
-@pytest.mark.parametrize("limits", [SHORT, SMALL])
-async def test_lower_limits_prove_a_good_template(limits):
-    await run_job(PROOF, build_proof(CHATML, SPECIAL), limits)
+async def test_lower_limits_prove_a_good_template():
+    await run_job(PROOF, build_proof(CHATML, SPECIAL), SMALL)
 
 
 def test_a_large_conversation_is_written():
@@ -190,5 +183,3 @@ async def test_the_helper_proves_templates_and_names_their_faults():
     await prove_in_sandbox(build_proof(CHATML, SPECIAL))
     with pytest.raises(TemplateRefused, match="SecurityError"):
         await prove_in_sandbox(build_proof(REACHING["class"], SPECIAL))
-    with pytest.raises(TemplateRefused, match="too long a text"):
-        await prove_in_sandbox(build_proof(GROWING["times"], SPECIAL))

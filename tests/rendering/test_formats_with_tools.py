@@ -2,13 +2,13 @@
 each is read as what it is."""
 
 import json
+from functools import cache
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.grammar_types import Prelude, TextFrame, load_group
-from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import ToolChoice, Tools
 from antiphon.domain.request import Constraint, ConstraintKind
 from antiphon.domain.values import replace
@@ -16,7 +16,7 @@ from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.call_notation import CALL_FAMILIES
 from antiphon.rendering.call_readers import CallArguments, CallName, ReasoningPart, VisiblePart
 from antiphon.rendering.reasoning import ReasoningPosition, ReasoningReader, think
-from tests.support.call_texts import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
+from tests.support.call_texts import END, IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, begin, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {
@@ -67,9 +67,9 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
     grammar = grammar_of(layout, of_schema(PERSON))
     kinds: set[bool] = set()
     for seed in range(100):
-        if seed >= 25 and (not layout.open or len(kinds) == 2):
+        if seed >= 8 and (not layout.open or len(kinds) == 2):
             break
-        text = walk(Matcher(grammar, VOCABULARY), seed)
+        text = walk(begin(grammar), seed)
         if text is None:
             continue
         content, _, calls, whole = outcome = read(layout.build_calls_or_text_reader(TOOLS), [text])
@@ -90,15 +90,16 @@ def said_in(layout, text):
     return [*opening, *text.encode()]
 
 
+@cache
 def texts_of(form, count):
     grammar = check_constraint(form, VOCABULARY)
-    found = (walk(Matcher(grammar, VOCABULARY), seed) for seed in range(count))
+    found = (walk(begin(grammar), seed) for seed in range(count))
     return [text for text in found if text is not None]
 
 
 @pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_no_text_of_the_format_is_lost(family):
-    keep_texts(family, (PERSON, PEOPLE["a contact"], PEOPLE["a name, in two ways"]), 4)
+    keep_texts(family, (PERSON, PEOPLE["a contact"], PEOPLE["a name, in two ways"]), 3)
 
 
 @pytest.mark.soak
@@ -122,10 +123,10 @@ def keep_texts(family, schemas, count):
             grammar = grammar_of(layout, form, tools)
         except UnsupportedParameter:
             call = b'{"name": "weather", "parameters": {'
-            assert family == "llama" and takes(Matcher(check_constraint(form, VOCABULARY), VOCABULARY), call)
+            assert family == "llama" and takes(begin(check_constraint(form, VOCABULARY)), call)
             continue
         for text in texts:
-            matcher = Matcher(grammar, VOCABULARY)
+            matcher = begin(grammar)
             assert takes(matcher, said_in(layout, text)) and matcher.is_complete, text
 
 
@@ -136,22 +137,21 @@ def test_no_call_is_lost_and_nothing_else_is_let_in(family):
     alone = check_constraint(
         layout.build_constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY
     )
-    for seed in range(4):
-        matcher, tokens = Matcher(alone, VOCABULARY), list[int]()
+    for seed in range(3):
+        matcher, tokens = begin(alone), list[int]()
         while not matcher.is_complete and len(tokens) < 300:
-            step = matcher.find_forced() or [
-                next(at for at in range(seed, 999) if matcher_allows(matcher, at))
-            ]
+            step = matcher.find_forced() or [find_allowed(matcher.compute_mask(), seed)]
             matcher.consume(step)
             tokens += step
-        assert takes(Matcher(grammar, VOCABULARY), tokens)
+        assert takes(begin(grammar), tokens)
     for text in ("Hello", '{"age": 1}'):
-        assert not takes(Matcher(grammar, VOCABULARY), said_in(layout, text))
+        assert not takes(begin(grammar), said_in(layout, text))
 
 
-def matcher_allows(matcher, token):
-    token %= VOCABULARY.size
-    return token != 256 and matcher.compute_mask()[token // 8] >> token % 8 & 1
+def find_allowed(mask, first):
+    """The first allowed token from this one on, but for the end."""
+    tokens = [*range(first, VOCABULARY.size), *range(first)]
+    return next(token for token in tokens if token != END and mask[token // 8] >> token % 8 & 1)
 
 
 HOSTILE = (
@@ -178,7 +178,7 @@ def test_a_text_that_holds_a_call_is_a_text_wherever_it_ends(family, text):
     opening = "<|channel|>final<|message|>" if layout.channels else ""
     for end in range(len(text) + 1):
         said = opening + text[:end]
-        for parts in ([said], list(said)):
+        for parts in ([said], list(said)) if end % 4 == len(text) % 4 else ([said],):
             content, thought, calls, _ = read(layout.build_calls_or_text_reader(TOOLS), parts)
             assert (content, thought, calls) == (text[:end], "", [])
 
@@ -205,7 +205,7 @@ def test_both_come_after_reasoning(family):
     thinking = '<think>I say {"name": "Ann", or <tool_call>.</think>\n\n'
     for before in ("", thinking):
         for text in ('{"name": "Ann", "age": 1}', layout.write_call("now", "{}")):
-            matcher = Matcher(grammar, VOCABULARY)
+            matcher = begin(grammar)
             marks = {name: token for name, token in IDS.items() if text.startswith(name)}
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
@@ -219,7 +219,7 @@ def test_both_come_after_reasoning(family):
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
             assert (content, calls) == ((text, []) if "age" in text else ("", [("now", "{}")]))
-        assert not takes(Matcher(grammar, VOCABULARY), [*before.encode(), *b"Hello"])
+        assert not takes(begin(grammar), [*before.encode(), *b"Hello"])
 
 
 # --- what cannot be told apart ------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_a_format_that_may_begin_like_a_call_is_refused_by_name(family):
             continue
         grammar = grammar_of(layout, form)
         for text in texts_of(form, 3):
-            assert takes(Matcher(grammar, VOCABULARY), said_in(layout, text))
+            assert takes(begin(grammar), said_in(layout, text))
 
 
 CALLING = {

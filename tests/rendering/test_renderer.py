@@ -67,8 +67,7 @@ async def text_of(engine, request):
 # --- the contract ---
 
 
-@pytest.mark.parametrize("sequences", [1, 4])
-@pytest.mark.parametrize("space_prefix", [False, True])
+@pytest.mark.parametrize(("sequences", "space_prefix"), [(1, True), (4, False)])
 async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
     tokens = ScriptedTokenEngine(
         info=scripted_info(context_length=128, sequences=sequences),

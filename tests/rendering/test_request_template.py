@@ -65,8 +65,8 @@ async def here(target, payload, limits):
 
 
 async def briefly(target, payload, limits):
-    """Runs the job in a process that may compute for half a second."""
-    return await run_job(target, payload, replace(limits, seconds=0.5))
+    """Runs the job in a process that may compute for a quarter of a second."""
+    return await run_job(target, payload, replace(limits, seconds=0.25))
 
 
 def own(source, helper=None):
@@ -132,7 +132,7 @@ def test_a_conversation_crosses_the_border_whole():
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(source, id=str(at), marks=[] if at in (0, 1, 3, 8) else pytest.mark.soak)
+        pytest.param(source, id=str(at), marks=[] if at in (1, 8) else pytest.mark.soak)
         for at, source in enumerate(HOSTILE)
     ],
 )
@@ -187,9 +187,12 @@ async def test_what_was_stopped_is_told_without_details(stop, said):
     assert refused.value.param == "chat_template" and "detail" not in refused.value.message
 
 
-@pytest.mark.parametrize("source", ['{{ "\\ud800" }}', '{{ raise_exception("\\ud800") }}', "a\udc00"])
-async def test_half_a_surrogate_pair_reaches_no_tokenizer_or_error(source):
-    engine, tokens = renderer(Script(text="ok"))
+@pytest.mark.parametrize(
+    ("source", "run"),
+    [('{{ "\\ud800" }}', here), ('{{ raise_exception("\\ud800") }}', run_job), ("a\udc00", here)],
+)
+async def test_half_a_surrogate_pair_reaches_no_tokenizer_or_error(source, run):
+    engine, tokens = renderer(Script(text="ok"), helper=TemplateHelper(run))
     refused = await refusal(engine, replace(build_conversation("Hello"), template=source))
     assert refused.param == "chat_template" and not tokens.requests
     assert refused.message.encode()
@@ -217,6 +220,7 @@ async def test_a_prompt_that_is_too_long_names_what_made_it_so():
 
 
 async def test_errors_that_name_a_field_keep_it():
+    """One of the errors comes from a process, and the others are made alike."""
     for conversation, param in (
         (replace(build_conversation("Q"), template_values={"y": 1}), "chat_template_kwargs.y"),
         (
@@ -225,8 +229,9 @@ async def test_errors_that_name_a_field_keep_it():
         ),
         (replace(build_conversation("Q"), documents=({},)), "documents"),
     ):
+        helper = TemplateHelper(run_job if param == "documents" else here)
         with pytest.raises(UnsupportedParameter) as refused:
-            await own("{{ messages[0].content }}", TemplateHelper()).render(conversation, FakeClock())
+            await own("{{ messages[0].content }}", helper).render(conversation, FakeClock())
         assert refused.value.param == param
 
 
@@ -345,10 +350,10 @@ async def test_a_hostile_caller_delays_none_of_the_others():
         nonlocal held
         if payload["template"] == SHORT:
             ended_before.append(sum(job.done() for job in flood))
-        else:
-            held += 1
-            if held == HELPER_LIMITS.at_once:
-                both_places_are_held.set()
+            return await run_job(target, payload, limits)
+        held += 1
+        if held == HELPER_LIMITS.at_once:
+            both_places_are_held.set()
         return await briefly(target, payload, limits)
 
     engine, _ = renderer(Script(text="ok"), helper=TemplateHelper(note_turn))
@@ -399,7 +404,9 @@ async def test_a_callers_template_is_refused_by_name_by_default():
 
 
 async def test_a_model_without_a_template_chats_through_a_requests():
-    engine, tokens = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
+    engine, tokens = renderer(
+        Script(text="ok"), info=scripted_info(chat_template=None), helper=TemplateHelper(here)
+    )
     with pytest.raises(TemplateRefused, match="one as chat_template"):
         await answer(engine, asking(build_conversation("Hello")))
     asked = replace(build_conversation("Hello <|im_end|>"), template=FAMILIES["chatml"])

@@ -8,14 +8,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.checking_process import check_constraint
-from antiphon.constraints.matching import Matcher
 from antiphon.domain.messages import Message, Role, Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.request import Conversation
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.call_notation import CALL_FAMILIES, detect_notation
 from antiphon.rendering.call_readers import CallArguments, CallName, VisiblePart
 from antiphon_testing import FakeClock
-from tests.support.call_texts import IDS, VOCABULARY, takes, walk
+from tests.support.call_texts import IDS, VOCABULARY, begin, takes, walk
 from tests.support.chat_templates import create_template
 from tests.support.tool_templates import TEMPLATES
 
@@ -111,7 +110,7 @@ def test_what_the_template_writes_is_read_back_however_it_is_cut(family):
     whole = read(notation, [text])
     assert (whole[0].strip(), parse(whole[1]), whole[2]) == ("", calls, True)
     assert read(notation, list(text)) == whole
-    for cut in range(len(text)):
+    for cut in range(0, len(text), 3):
         assert read(notation, [text[:cut], text[cut:]]) == whole
 
 
@@ -123,7 +122,7 @@ def test_text_around_calls_stays_text(family):
     whole = read(notation, [text])
     assert "".join(whole[0].split()) == "Ilook<b>now</b>.Done:1<2,<tool,[TOOL,{}."
     assert parse(whole[1]) == CALLS[1:] and whole[2]
-    for cut in range(len(text)):
+    for cut in range(0, len(text), 3):
         assert read(notation, [text[:cut], text[cut:]]) == whole
 
 
@@ -146,7 +145,7 @@ def test_what_the_template_writes_is_what_the_constraint_allows(family):
     notation = detect_notation(TEMPLATES[family])
     for choice in (ToolChoice.REQUIRED, ToolChoice.AUTO):
         constraint = notation.build_constraint(Tools(TOOLS, choice), IDS)
-        matcher = Matcher(check_constraint(constraint, VOCABULARY), VOCABULARY)
+        matcher = begin(check_constraint(constraint, VOCABULARY))
         text = write(family, calls).lstrip("\n")
         if family == "gemma":  # The template sorts keys whose letters are covered.
             text = "".join(notation.write_call(name, json.dumps(each)) for name, each in calls)
@@ -171,10 +170,10 @@ def test_a_token_inside_of_marks_may_be_a_control_token():
     tokens = spell(text.replace("｜DSML｜", "<|end|>"))
     for choice, before in ((ToolChoice.REQUIRED, []), (ToolChoice.AUTO, [*b"I see <b> and"])):
         constraint = notation.build_constraint(Tools(TOOLS, choice), controls)
-        matcher = Matcher(check_constraint(constraint, VOCABULARY), VOCABULARY)
+        matcher = begin(check_constraint(constraint, VOCABULARY))
         assert takes(matcher, [*before, *tokens]) and matcher.is_complete
     none = check_constraint(notation.build_constraint(Tools(TOOLS, ToolChoice.NONE), controls), VOCABULARY)
-    assert not takes(Matcher(none, VOCABULARY), tokens)
+    assert not takes(begin(none), tokens)
 
 
 TYPED = Tool(
@@ -215,7 +214,7 @@ def test_whatever_a_forced_call_between_tags_is_it_satisfies_its_schema(family):
     tools = Tools((TYPED,), ToolChoice.REQUIRED, parallel=False)
     grammar = check_constraint(notation.build_constraint(tools, IDS), VOCABULARY)
     for seed in range(8):
-        text = walk(Matcher(grammar, VOCABULARY), seed, 500)
+        text = walk(begin(grammar), seed, 500)
         if text is None:
             continue
         reader = notation.build_reader(tools.tools)
@@ -235,7 +234,7 @@ def force(family, tool):
 
 def takes_arguments(family, tool, grammar=None, **arguments):
     """Whether a forced call of the tool can have these arguments."""
-    matcher = Matcher(grammar or force(family, tool), VOCABULARY)
+    matcher = begin(grammar or force(family, tool))
     text = detect_notation(TEMPLATES[family]).write_call(tool.name, json.dumps(arguments))
     return takes(matcher, spell(text))
 

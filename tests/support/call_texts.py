@@ -1,11 +1,13 @@
 """A vocabulary of pieces of tool calls, and walks of a constraint over texts of it."""
 
+from functools import lru_cache
 from random import Random
 
 from jsonschema import Draft202012Validator
 
 from antiphon.constraints.checking_process import pick_allowed
-from antiphon.constraints.matching import CompilerVocabulary, TokenTable
+from antiphon.constraints.grammar_types import Grammar
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.messages import Tool
 from antiphon.errors import EngineError
 
@@ -35,6 +37,16 @@ WEATHER = Tool(
 )
 NOW = Tool("now")
 SCHEMAS = {tool.name: Draft202012Validator(tool.schema) for tool in (WEATHER, NOW)}
+
+
+@lru_cache(maxsize=32)
+def compile_grammar(grammar: Grammar) -> Matcher:
+    return Matcher(grammar, VOCABULARY)
+
+
+def begin(grammar: Grammar) -> Matcher:
+    """A new text of a grammar. A grammar is compiled once, which takes ten times as long as most texts."""
+    return compile_grammar(grammar).copy()
 
 
 def walk(matcher, seed, most=300):

@@ -1,6 +1,7 @@
 """A small vocabulary, and texts that a constraint allows: random walks over its masks, with no model."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -39,10 +40,16 @@ def vocabulary() -> CompilerVocabulary:
     return CompilerVocabulary(TOKENS)
 
 
+@lru_cache(maxsize=8)
+def compile_grammar(grammar: Grammar, words: CompilerVocabulary) -> Matcher:
+    """Compiles a grammar once, which takes ten times as long as most texts."""
+    return Matcher(grammar, words)
+
+
 def walked(grammar: Grammar, words: CompilerVocabulary, seed: int, most: int = 2000) -> str | None:
     """A text of the grammar's, ended by itself; None when `most` tokens did not end it."""
     chosen = Random(seed)
-    matcher = Matcher(grammar, words)
+    matcher = compile_grammar(grammar, words).copy()
     made: list[int] = []
     ends = frozenset(words.tokens.ends)
     closing = [ord(sign) for sign in '"]}']
