@@ -17,7 +17,8 @@ CROSSING = set(
 
 # Written so that they do not find themselves.
 REGISTRY = re.compile(r"python[h]osted\.org|pyp[i]\.org|npmj[s]\.(?:org|com)|deb\.debia[n]\.org")
-MACHINE = re.compile(r"(?:(?<![\w.~-])|(?<=:-))/(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
+# Patterns that begin with a character are found faster than those that begin with what is before it.
+MACHINE = re.compile(r"/(?:(?<![\w.~-]/)|(?<=:-/))(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
 
 
 def text_of(path: Path) -> str | None:
@@ -26,6 +27,8 @@ def text_of(path: Path) -> str | None:
 
 
 def leaks(name: str, text: str) -> Iterator[str]:
+    if not (REGISTRY.search(text) or MACHINE.search(text)):
+        return
     for number, line in enumerate(text.splitlines(), 1):
         if REGISTRY.search(line):
             yield f"{name}:{number} names a registry's host: the user's configuration has it"

@@ -4,11 +4,11 @@ Arguments: a JSON list of the modules to watch, and one of modules to import fir
 for each effect. Reading files is none: that is what importing is.
 """
 
+import _signal  # type: ignore[import-not-found]  # signal.getsignal takes most of the time: it makes enums
 import importlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import warnings
@@ -21,6 +21,8 @@ ACTS = (
     *("subprocess.", "tempfile."),
 )
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+SIGNALS = tuple(_signal.valid_signals())
 
 acts: list[str] = []
 
@@ -36,7 +38,7 @@ def state() -> dict[str, object]:
     open_files = Path("/proc/self/fd")
     return {
         "threads": threading.active_count(),
-        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "signal handlers": [_signal.getsignal(number) for number in SIGNALS],
         "open files": len(list(open_files.iterdir())) if open_files.exists() else 0,
         "log handlers": list(logging.root.handlers),
         "environment": dict(os.environ),

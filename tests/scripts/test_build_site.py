@@ -99,22 +99,25 @@ def short_tree(tmp_path: Path) -> Path:
 
 
 def test_a_broken_link_ends_the_build(short_tree: Path) -> None:
-    assert build(short_tree).returncode == 0
+    """The next test builds the same pages without it."""
     page = short_tree / "docs/faq.md"
     page.write_text(page.read_text() + "\n[lost](quickstart.md#nowhere)\n")
-    assert build(short_tree).returncode != 0
+    done = build(short_tree)
+    assert done.returncode != 0 and "anchor does not exist" in done.stderr
 
 
 async def test_a_version_is_kept_beside_the_others(short_tree: Path, browser: Browser) -> None:
-    for version in ("0.9", "1.0"):
-        assert build(short_tree, "--version", version, "--repository", REPOSITORY).returncode == 0
+    kept = short_tree / "site-versions/0.9/quickstart.html"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("As it was.")
+    assert build(short_tree, "--version", "1.0", "--repository", REPOSITORY).returncode == 0
     names = [each["version"] for each in json.loads((short_tree / "site-versions/versions.json").read_text())]
     assert names == ["1.0", "0.9"]
     assert "url=1.0/" in (short_tree / "site-versions/index.html").read_text()
-    assert (short_tree / "site-versions/0.9/quickstart.html").is_file()
+    assert kept.read_text() == "As it was."
     assert f'href="{REPOSITORY}"' in (short_tree / "site-versions/1.0/index.html").read_text()
     with serve_folder(short_tree / "site-versions") as url:
-        await browser.open(f"{url}/0.9/quickstart.html")
+        await browser.open(f"{url}/1.0/quickstart.html")
         await browser.wait_for("document.querySelectorAll('.md-version__item').length === 2")
 
 
@@ -161,9 +164,9 @@ def url(site: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("page", ["index", "architecture", "decisions/index", "404"])
+@pytest.mark.parametrize("page", ["decisions/index", "404"])
 async def test_a_page_of_each_kind_is_shown(url: str, browser: Browser, page: str) -> None:
-    """A page takes half a second of CPU time; `make soak` opens all of them."""
+    """The next tests open others. A page takes half a second of CPU time; `make soak` opens all of them."""
     await browser.open(f"{url}/{page}.html")
     assert await browser.run("document.querySelector('.md-logo img').naturalWidth") > 0
 

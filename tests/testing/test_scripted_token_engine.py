@@ -43,8 +43,7 @@ def text_of(engine: ScriptedTokenEngine, events: list[TokenEvent]) -> bytes:
     return b"".join(engine.table.pieces[token] for token in tokens)
 
 
-@pytest.mark.parametrize("sequences", [1, 4])
-@pytest.mark.parametrize("space_prefix", [False, True])
+@pytest.mark.parametrize(("sequences", "space_prefix"), [(1, True), (4, False)])
 async def test_it_keeps_the_contract(sequences: int, space_prefix: bool) -> None:
     engine = ScriptedTokenEngine(
         Script(prefill=0.001),
