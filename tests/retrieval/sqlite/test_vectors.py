@@ -133,7 +133,7 @@ def test_candidates_grow_with_the_table() -> None:
     assert find_plainly(make_rows(1000, 64), query, 1, [])[0] - 1 in {int(id_) % 1000 for id_ in nearest.ids}
 
 
-COUNT = 8_000
+COUNT = 4_000
 
 
 def test_codes_find_what_exact_search_finds() -> None:
@@ -151,7 +151,7 @@ def test_codes_find_what_exact_search_finds() -> None:
         rows.add(all_rows)
     by_id = {row.id: row for row in all_rows}
     recalled = []
-    for number in range(30):
+    for number in range(20):
         query = values[number * 7] + random.standard_normal(256).astype("<f4") * 0.3
         unit = decode_halves(read_halves(normalize(query.tobytes(), 256, "vector")))
         wanted = find(exact, by_id, unit, 10, [])
