@@ -11,10 +11,22 @@ import pytest
 
 from tests.e2e.bearers import CHAT, bearer
 from tests.e2e.refused_starts import refused
+from tests.e2e.vendor_model import VENDOR_MODEL
 from tests.support.commands import run_command
 from tests.support.databases import PASSWORD, running
+from tests.support.held_vendor import serve_held_vendor
 from tests.support.server import serving
-from tests.support.waiting import wait_until
+from tests.support.stop_streams import CHAT as HELD
+from tests.support.stop_streams import (
+    is_refusing,
+    list_cut,
+    open_streams,
+    read_readiness,
+    write_settings,
+)
+from tests.support.stores import open_new_store
+from tests.support.vendors.scripted_upstream import serve_upstream
+from tests.support.waiting import PATIENCE, wait_until
 
 PEPPER = "5e" * 32
 LATEST_S = 10.0
@@ -32,10 +44,19 @@ def environment(folder, store):
     }
 
 
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """A settings file with the vendor's model."""
+    file = tmp_path_factory.mktemp("settings") / "antiphon.toml"
+    with serve_upstream() as upstream:
+        file.write_text(VENDOR_MODEL.format(url=upstream.url))
+        yield file
+
+
 @contextmanager
-def both(one, two):
+def both(settings, one, two):
     """Two servers, a client of each, and the operator's key."""
-    first, second = serving(env=one), serving(env=two)
+    first, second = (serving("--config", str(settings), env=env) for env in (one, two))
     with first as server, second as other, server.client() as here, other.client() as there:
         admin = bearer((Path(one["ANTIPHON_HOME"]) / "admin.key").read_text())
         yield here, there, admin, server, two, other
@@ -53,20 +74,21 @@ def away():
 
 
 @pytest.fixture(scope="module")
-def pair(away, tmp_path_factory):
+def pair(away, settings, tmp_path_factory):
     """Two servers of that database, each with a home of its own."""
     folder, store = tmp_path_factory.mktemp("pair"), away.database()
-    with both(*(environment(folder / name, store) for name in ("one", "two"))) as servers:
+    with both(settings, *(environment(folder / name, store) for name in ("one", "two"))) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
-def sqlite_pair(tmp_path_factory):
+def sqlite_pair(settings, tmp_path_factory):
     """Two servers of one home and one file, and the file. Tests move it; it is in its place again when they
     end."""
     folder = tmp_path_factory.mktemp("sqlite")
+    open_new_store(folder / "shared.db").close()
     env = environment(folder / "home", f"sqlite:///{folder}/shared.db")
-    with both(env, env) as servers:
+    with both(settings, env, env) as servers:
         yield *servers, folder / "shared.db"
 
 
@@ -109,6 +131,29 @@ def test_two_servers_of_one_home_both_keep_the_limits(sqlite_pair):
     assert len(second.records("ledger_drained_elsewhere")) == 1
     rows = f"/admin/v1/usage/entries?key={made['id']}"
     wait_until(lambda: len(there.get(rows, headers=admin).json()["data"]) == 2, what="both rows")
+
+
+def test_an_upgrade_starts_the_new_server_before_it_stops_the_old_one(sqlite_pair, tmp_path):
+    """As docs/operations.md tells it, for servers of one home: no stream of the old one is cut, and both
+    write into one ledger. The old one is a third server here."""
+    client, _, admin, new, env, *_ = sqlite_pair
+    made = client.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+    key = bearer(made["secret"])
+    with serve_held_vendor() as vendor:
+        (tmp_path / "antiphon.toml").write_text(write_settings(vendor))
+        with serving(env=env, cwd=tmp_path) as old, open_streams(old.client(headers=key), 4) as streams:
+            assert read_readiness(new) == read_readiness(old) == (200, "ok")
+            old.process.terminate()
+            wait_until(lambda: is_refusing(old), what="the old one takes no more")
+            vendor.finish.set()
+            answer = client.post("/v1/chat/completions", json=HELD | {"model": "cantor"}, headers=key)
+            assert answer.text.count("[DONE]") == 1
+            assert old.process.wait(PATIENCE) == 0
+    assert list_cut(streams) == []
+    rows = f"/admin/v1/usage/entries?key={made['id']}"
+    wait_until(
+        lambda: len(client.get(rows, headers=admin).json()["data"]) == 5, what="one ledger has all of them"
+    )
 
 
 def test_a_node_with_another_pepper_does_not_start(pair, tmp_path):

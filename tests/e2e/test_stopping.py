@@ -1,4 +1,4 @@
-"""A server that stops cuts no answer that ends in time, and neither does an upgrade."""
+"""A server that stops cuts no answer that ends in time. tests/e2e/test_nodes.py asks this of an upgrade."""
 
 import signal
 from collections.abc import Iterator
@@ -9,9 +9,8 @@ import psutil
 import pytest
 
 from tests.support.held_vendor import HeldVendor, serve_held_vendor
-from tests.support.server import Server, serving
+from tests.support.server import serving
 from tests.support.stop_streams import (
-    CHAT,
     count_words,
     is_refusing,
     list_cut,
@@ -67,30 +66,3 @@ def test_streams_that_end_in_time_end_whole(vendor: HeldVendor, tmp_path: Path) 
         assert list_cut(streams) == []
         assert server.process.wait(PATIENCE) == 0
         assert psutil.wait_procs(helpers, timeout=PATIENCE)[1] == []
-
-
-def test_an_upgrade_starts_the_new_server_before_it_stops_the_old_one(
-    vendor: HeldVendor, tmp_path: Path
-) -> None:
-    """As docs/operations.md tells it, for two servers of one home: no stream of the old one is cut, and both
-    write into one ledger."""
-    (tmp_path / "antiphon.toml").write_text(write_settings(vendor))
-    env = {"ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_KEYS": "true"}
-    with serving(env=env, cwd=tmp_path) as old:
-        key = {"authorization": f"Bearer {(tmp_path / 'home' / 'admin.key').read_text().strip()}"}
-        with open_streams(old.client(headers=key), 4) as streams, serving(env=env, cwd=tmp_path) as new:
-            assert read_readiness(new) == read_readiness(old) == (200, "ok")
-            old.process.terminate()
-            wait_until(lambda: is_refusing(old), PATIENCE, "the old one takes no more")
-            vendor.finish.set()
-            with new.client(headers=key) as client:
-                assert client.post("/v1/chat/completions", json=CHAT).text.count("[DONE]") == 1
-            assert old.process.wait(PATIENCE) == 0
-            wait_until(lambda: count_requests(new, key) == 5, PATIENCE, "one ledger has all of them")
-        assert list_cut(streams) == []
-
-
-def count_requests(server: Server, key: dict[str, str]) -> int:
-    with server.client(headers=key) as client:
-        rows = client.get("/admin/v1/usage", params={"by": "model"}).json()["data"]
-    return sum(int(row["requests"]) for row in rows)
