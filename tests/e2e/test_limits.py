@@ -12,9 +12,10 @@ from tests.e2e.limit_checks import (
     asked,
     require_no_overspending,
 )
-from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.e2e.workers import Line, lines
 from tests.support.redis_server import Server as Redis
-from tests.support.server import Server, serving
+from tests.support.redis_server import running
+from tests.support.server import serving
 from tests.support.waiting import wait_until
 
 COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["coordinator", "redis"])
@@ -26,12 +27,18 @@ def require_kept(place: LimitedServer, clients: int, seconds: float, requests: i
 
 
 @pytest.fixture(scope="module")
+def redis_of_module() -> Iterator[Redis]:
+    """One that a test of this module may stop."""
+    yield from running()
+
+
+@pytest.fixture(scope="module")
 def counted_by_redis(
-    redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
+    redis_of_module: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LimitedServer]:
     """Two HTTP processes that count in a Redis."""
     home = tmp_path_factory.mktemp("redis")
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_server.url}
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_of_module.url}
     with serving("--workers", "2", env=env, cwd=home) as server:
         yield LimitedServer(server, home)
 
@@ -58,35 +65,39 @@ def test_limits_hold_for_five_minutes_of_callers_who_never_stop(redis: bool) -> 
         require_kept(place, clients=8, seconds=300, requests=600, tokens=20_000)
 
 
-def ready(server: Server) -> tuple[int, str | None]:
-    with server.client() as client:
-        answer = client.get("/health/ready")
-    return answer.status_code, answer.json().get("limits")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(480)
-def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) -> None:
-    own_redis.stop()
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_URL": own_redis.url}
-    with serving(env=env, cwd=tmp_path) as server:
-        place = LimitedServer(server, tmp_path)
-        _, secret = place.create_key("requests", 10**6, "minute")
-        free = str(place.call_admin("POST", "keys", kind="service", project="default")["secret"])
-        for away in (True, False, True):
-            if not away:
-                own_redis.start()
+def test_a_server_waits_for_its_redis_and_says_so(
+    counted_by_redis: LimitedServer, redis_of_module: Redis
+) -> None:
+    """Redis forgets all when it stops, and runs again when the test ends."""
+    place = counted_by_redis
+    _, secret = place.create_key("requests", 10**6, "minute")
+    free = str(place.call_admin("POST", "keys", kind="service", project="default")["secret"])
+    with lines(place.server) as made:
+        for line in made:
+            wait_until(lambda: line.ask("GET", "/v1/models", key=free)[0] == 200, what="the key")  # noqa: B023
+        for away in (True, False):
+            redis_of_module.stop() if away else redis_of_module.start()
             health = (503, "unavailable") if away else (200, None)
-            wait_until(lambda: ready(server) == health, what="health")  # noqa: B023
-            assert (asked(server, secret), asked(server, free)) == (503 if away else 200, 200)
-            own_redis.stop()
+            for line in made:
+                wait_until(lambda: read_health(line) == health, what="health")  # noqa: B023
+                said = [line.say(key=key, max_tokens=1)[0] for key in (secret, free)]
+                assert said == [503 if away else 200, 200]
 
 
-@pytest.mark.slow
+def read_health(line: Line) -> tuple[int, str | None]:
+    """What readiness says of the limits."""
+    status, said = line.ask("GET", "/health/ready")
+    return status, said.get("limits")
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(480)
-def test_two_servers_share_what_redis_counts(counted_by_redis: LimitedServer, redis_server: Redis) -> None:
+def test_two_servers_share_what_redis_counts(counted_by_redis: LimitedServer, redis_of_module: Redis) -> None:
+    """In `make test`, two processes of one server share it; tests/limits/test_redis.py has two nodes."""
     one, home = counted_by_redis.server, counted_by_redis.home
-    shared = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_server.url}
+    shared = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_LIMITS_URL": redis_of_module.url}
     with serving(env=shared | {"ANTIPHON_SPOOL": str(home / "other")}, cwd=home) as other:
         limits = [{"measure": "requests", "amount": 5, "window": "day"}]
         key = counted_by_redis.call_admin("POST", "keys", kind="service", project="default", limits=limits)
