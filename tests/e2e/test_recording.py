@@ -10,8 +10,9 @@ from tests.support.server import read_event, serving
 from tests.support.waiting import wait_until
 
 CANARY = "canary-5f3c"
+RECORDED = "canary-9b21"
 DOCUMENT = "canary-77d0"
-"""The same of the test of documents, which shares a home with others."""
+"""The same of other tests, which share a home."""
 PATIENCE = 50
 
 
@@ -35,37 +36,47 @@ def read_admin_key(home):
     return {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
 
 
-def test_a_project_that_wants_it_has_its_requests_and_answers(tmp_path):
-    home = tmp_path / "home"
-    with serving(env=environment(home)) as server, server.client() as client:
+def read(path):
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # the server has just removed it
+        return b""
+
+
+def test_a_project_that_wants_it_has_its_requests_and_answers(shared):
+    server, home = shared
+    with server.client() as client:  # one connection: the other process learns of the project later
         admin = read_admin_key(home)
+        project = client.post("/admin/v1/projects", json={"name": "recorded"}, headers=admin).json()["id"]
+        made = client.post("/admin/v1/keys", json={"kind": "service", "project": project}, headers=admin)
+        own = {"authorization": f"Bearer {made.json()['secret']}"}
+        records = f"/admin/v1/requests?project={project}"
+        recording = f"/admin/v1/projects/{project}/recording"
 
         def listed():
-            return client.get("/admin/v1/requests?project=default", headers=admin).json()["data"]
+            return client.get(records, headers=admin).json()["data"]
 
         def ask(text, **said):
-            answer = client.post("/v1/chat/completions", json=chat(text, **said), headers=admin)
+            answer = client.post("/v1/chat/completions", json=chat(text, **said), headers=own)
             assert answer.status_code == 200
             return answer
 
-        ask(f"{CANARY} before")
-        turned = client.put(
-            "/admin/v1/projects/default/recording", json={"days": 1, "redact": ["email"]}, headers=admin
-        )
+        ask(f"{RECORDED} before")
+        turned = client.put(recording, json={"days": 1, "redact": ["email"]}, headers=admin)
         assert turned.status_code == 200
-        answered = ask(f"{CANARY} to ann@example.org, please").json()["choices"][0]
-        streamed = ask(f"{CANARY} streamed", stream=True, n=2)
+        answered = ask(f"{RECORDED} to ann@example.org, please").json()["choices"][0]
+        streamed = ask(f"{RECORDED} streamed", stream=True, n=2)
         text = ["", ""]
         for line in streamed.text.splitlines():
             if line.startswith("data: {"):
                 for choice in json.loads(line[6:])["choices"]:
                     text[choice["index"]] += choice["delta"].get("content") or ""
-        assert client.post("/v1/chat/completions", json=chat("x", n=0), headers=admin).status_code == 400
+        assert client.post("/v1/chat/completions", json=chat("x", n=0), headers=own).status_code == 400
         deadline = time.monotonic() + PATIENCE
         while len(listed()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         latest, first = listed()
-        assert json.loads(first["request"])["messages"][0]["content"] == f"{CANARY} to [email], please"
+        assert json.loads(first["request"])["messages"][0]["content"] == f"{RECORDED} to [email], please"
         (choice,) = json.loads(first["answer"])["choices"]
         assert choice["text"] == answered["message"]["content"]
         assert choice["finish_reason"] == answered["finish_reason"]
@@ -73,29 +84,29 @@ def test_a_project_that_wants_it_has_its_requests_and_answers(tmp_path):
         assert 86_000 < latest["expires_at"] - time.time() < 86_500
 
         def is_in_the_ledger():
-            entries = client.get("/admin/v1/usage/entries", headers=admin).json()["data"]
+            entries = client.get(f"/admin/v1/usage/entries?project={project}", headers=admin).json()["data"]
             return {latest["id"], first["id"]} < {entry["id"] for entry in entries}
 
         while not is_in_the_ledger() and time.monotonic() < deadline:  # each has a drain of its own
             time.sleep(0.05)
         assert is_in_the_ledger()
-        client.delete("/admin/v1/projects/default/recording", headers=admin)
-        ask(f"{CANARY} after")
+        client.delete(recording, headers=admin)
+        ask(f"{RECORDED} after")
         database = [home / f"antiphon.db{suffix}" for suffix in ("", "-wal")]
-        assert any(CANARY.encode() in path.read_bytes() for path in database)
-        erased = client.delete("/admin/v1/requests?project=default", headers=admin)
+        assert any(RECORDED.encode() in read(path) for path in database)
+        erased = client.delete(records, headers=admin)
         assert erased.json()["removed"] == 2
         wait_until(
-            lambda: not any(path.exists() and CANARY.encode() in path.read_bytes() for path in database),
+            lambda: not any(RECORDED.encode() in read(path) for path in database),
             2 * EXPIRY_S + PATIENCE,
             "the texts are overwritten; a log that others read is truncated by the next expiry",
         )
         lines = "\n".join(server.lines)
-    assert CANARY not in lines
-    whole = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert RECORDED not in lines
+    whole = b"".join(read(path) for path in home.rglob("*") if path.is_file())
     assert b"ann@example.org" not in whole
-    assert f"{CANARY} before".encode() not in whole
-    assert f"{CANARY} after".encode() not in whole
+    assert f"{RECORDED} before".encode() not in whole
+    assert f"{RECORDED} after".encode() not in whole
 
 
 def test_erased_requests_come_back_from_no_process(shared):
@@ -151,12 +162,6 @@ def test_removed_documents_leave_nothing_in_records_or_files(shared):
 
         def is_on_disk():
             return any(DOCUMENT.encode() in read(path) for path in home.rglob("*") if path.is_file())
-
-        def read(path):
-            try:
-                return path.read_bytes()
-            except FileNotFoundError:  # the server has just removed it
-                return b""
 
         project = ask("POST", "/admin/v1/projects", json={"name": "removed"})["id"]
         new = {"kind": "service", "project": project}
