@@ -42,7 +42,7 @@ class Asked:
     """Errors that were answered, by their code."""
     metadata: dict[str, str] = field(default_factory=dict)
     """What each request carries."""
-    pause_s: float = 0.05
+    pause_s: float = 0.1
     """Between an answer and the next request of a client: while a test waits, four that never pause take all
     of the machine."""
     _numbers: Iterator[int] = field(default_factory=count)

@@ -1,5 +1,5 @@
-"""A server with keys, of several processes, from which everything is taken that it stands on: whatever then
-fails says what it is in a sentence, and nothing of the machine."""
+"""A server with keys from which everything is taken that it stands on: whatever then fails says what it is in
+a sentence, and nothing of the machine."""
 
 import re
 import resource
@@ -129,7 +129,7 @@ def test_no_failure_tells_anything_of_the_machine(tmp_path, redis):
             "ANTIPHON_OIDC_ISSUER": "http://127.0.0.1:9",
             "ANTIPHON_OIDC_AUDIENCE": "antiphon",
         }
-        with serving("--workers", "2", env=env) as server, server.client() as client:
+        with serving(env=env) as server, server.client() as client:
             failures = Failures(client, (home / "admin.key").read_text().strip())
             assert failures.ask("POST", f"{ROOT}/limits", LIMIT) == ""
             wait_until(
