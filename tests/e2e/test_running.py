@@ -1,178 +1,40 @@
-"""What changes while an answer runs acts on it, whichever process makes it: limits that are raised, lowered
-or removed, and keys that are ended."""
+"""What changes while an answer runs acts on it, however limits are counted. tests/e2e/test_workers.py asks
+the same of a server with a coordinator."""
 
-import json
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.limits import LimitedServer
+from tests.e2e.running_checks import RESERVED, require_ended_with_its_key, require_held_to_the_limit
 from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 from tests.support.redis_server import Server as Redis
-from tests.support.server import Server, serving
-from tests.support.waiting import wait_until
+from tests.support.server import serving
 
-CHAT = {
-    "model": "cantor",
-    "messages": [{"role": "user", "content": "Tell a long story."}],
-    "ignore_eos": True,
-}
-BEGUN = 10
-"""Pieces of a stream after which something changes."""
-ATTEMPTS = 10
-"""Streams of which one must be caught before its limit is used up."""
-MOST = 10_000
-"""Tokens that no key uses up."""
-ENOUGH = 450
-"""Pieces after which a stream is left that goes on."""
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(480)]
 
 
 # test_what_runs_is_held_to_a_limit_as_it_is_now in tests/limits holds each way to count to the same rules.
-@pytest.fixture(
-    scope="module",
-    params=["coordinator", *(pytest.param(each, marks=pytest.mark.soak) for each in ("local", "redis"))],
-)
+@pytest.fixture(scope="module", params=["local", "redis"])
 def place(
     request: pytest.FixtureRequest, redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LimitedServer]:
     """A server, by how it counts; answers go on by ten tokens at a time."""
     tmp_path = tmp_path_factory.mktemp("running")
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_RESERVE_TOKENS": "10"}
+    env = {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(tmp_path),
+        "ANTIPHON_LIMITS_RESERVE_TOKENS": RESERVED,
+    }
     env |= {"ANTIPHON_LIMITS_URL": redis_server.url} if request.param == "redis" else {}
     workers = "1" if request.param == "local" else "2"
     with serving("--workers", workers, env=env, cwd=tmp_path) as server:
         yield LimitedServer(server, tmp_path)
 
 
-def key(place: LimitedServer, amount: int) -> tuple[str, str, str]:
-    """A key of so many output tokens a day: its id, itself, its limit's id."""
-    limits = [{"measure": "output_tokens", "amount": amount, "window": "day"}]
-    made: dict[str, Any] = place.call_admin("POST", "keys", kind="service", project="default", limits=limits)
-    return made["id"], made["secret"], made["limits"][0]["id"]
-
-
-def streamed(server: Server, secret: str, change: Callable[[], object]) -> tuple[int, dict[str, Any]]:
-    """How many pieces came, and the last of them, of a stream during which something changes; it is left when
-    it has gone on long enough."""
-    pieces, last = 0, {}
-    headers = {"authorization": f"Bearer {secret}"}
-    with (
-        server.client() as client,
-        client.stream(
-            "POST", "/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
-        ) as answer,
-    ):
-        for line in answer.iter_lines():
-            if line.startswith("data: {"):
-                pieces, last = pieces + 1, json.loads(line[6:])
-                if pieces == BEGUN:
-                    change()
-                if pieces == ENOUGH:
-                    break
-    return pieces, last
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(480)
 def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: LimitedServer) -> None:
-    host = place.server.host()
-
-    def tried(before: int, method: str, **said: object) -> tuple[int, dict[str, Any]]:
-        """The engine stands still while the limit changes, so no token is made meanwhile."""
-        for _ in range(ATTEMPTS):
-            _, secret, limit = key(place, before)
-            left: list[int] = []
-
-            def change(limit: str = limit, left: list[int] = left) -> None:
-                host.suspend()
-                try:
-                    shown: dict[str, Any] = place.call_admin("GET", f"limits/{limit}")
-                    left.append(shown["remaining"])
-                    place.call_admin(method, f"limits/{limit}", **said)
-                finally:
-                    host.resume()
-
-            found = streamed(place.server, secret, change)
-            if left and left[0] > max(0, before - 400):  # less than the lower limit was used by then
-                return found
-        raise AssertionError("the limit was always used up before it was changed")
-
-    pieces, last = tried(400, "PATCH", note="as it was")
-    assert pieces < 410 and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
-    pieces, last = tried(400, "PATCH", amount=10_000)
-    assert pieces == ENOUGH and "error" not in last
-    pieces, last = tried(10_000, "PATCH", amount=400)
-    assert pieces < ENOUGH and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
-    pieces, last = tried(400, "DELETE")
-    assert pieces == ENOUGH and "error" not in last
+    require_held_to_the_limit(place)
 
 
-@dataclass
-class Ending:
-    """What became of a stream and of whole answers whose key was ended."""
-
-    made: int
-    """Tokens of all of them by then."""
-    took: float
-    pieces: int
-    last: dict[str, Any]
-    answers: list[tuple[int, Any]]
-
-
-def end_while_running(place: LimitedServer, id_: str, secret: str, limit: str) -> Ending:
-    """Ends a key that has a stream and three whole answers. The engine stands still meanwhile."""
-    host, ended, left = place.server.host(), list[float](), list[int]()
-
-    def whole() -> tuple[int, Any]:
-        with place.server.client(headers={"authorization": f"Bearer {secret}"}) as client:
-            answer = client.post("/v1/chat/completions", json=CHAT)
-            return answer.status_code, answer.json()
-
-    def end() -> None:
-        host.suspend()
-        try:
-            shown: dict[str, Any] = place.call_admin("GET", f"limits/{limit}")
-            left.append(shown["remaining"])
-            place.call_admin("DELETE", f"keys/{id_}")
-            ended.append(time.monotonic())
-        finally:
-            host.resume()
-
-    with ThreadPoolExecutor(4) as threads:
-        answers = [threads.submit(whole) for _ in range(3)]
-        pieces, last = streamed(place.server, secret, end)
-        found = [answer.result() for answer in answers]
-        return Ending(MOST - left[0], time.monotonic() - ended[0], pieces, last, found)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(480)
 def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: LimitedServer) -> None:
-    for _ in range(ATTEMPTS):
-        id_, secret, limit = key(place, MOST)
-        ending = end_while_running(place, id_, secret, limit)
-        if ending.made < 400:
-            break
-    assert ending.made < 400, "the answers had always ended before their key"
-    assert ending.pieces < ENOUGH and ending.last["error"]["code"] == "invalid_api_key"
-    for status, body in ending.answers:
-        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
-    assert ending.took < 10, "stated: one second"
-
-    def rows() -> list[dict[str, Any]]:
-        page: dict[str, Any] = place.call_admin("GET", f"usage/entries?since=0&key={id_}")
-        found: list[dict[str, Any]] = page["data"]
-        return found
-
-    def counted() -> bool:
-        """Whether the limit has counted what the ledger says."""
-        shown: dict[str, Any] = place.call_admin("GET", f"limits/{limit}")
-        made = sum(row["output_tokens"] for row in rows())
-        return made >= BEGUN - 2 and bool(shown["remaining"] == MOST - made)
-
-    wait_until(counted, 20, "what was made is counted")
-    assert {row["status"] for row in rows()} == {"invalid_api_key"}
+    require_ended_with_its_key(place)

@@ -25,6 +25,7 @@ from antiphon.processes.coordinator.client import REPORT_S
 from benchmarks.limits import LimitedServer
 from benchmarks.make_adapter import write_adapter
 from tests.e2e.limit_checks import require_no_overspending, require_soon_changed
+from tests.e2e.running_checks import RESERVED, require_ended_with_its_key, require_held_to_the_limit
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
 from tests.support.model_files import CANTOR
 from tests.support.server import Server, read_event, serving
@@ -32,7 +33,7 @@ from tests.support.waiting import wait_until
 
 KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
 TIMES = 20
-PAUSE_S = 0.06
+PAUSE_S = 0.12
 """Of each client between two requests, so that the processes which begin get their turn too."""
 LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
 ENDLESS = LONG | {"ignore_eos": True, "n": 12}
@@ -125,6 +126,7 @@ def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     shelf, home = tmp_path_factory.mktemp("shelf"), tmp_path_factory.mktemp("several") / "home"
     write_adapter(shelf / "second.gguf", CANTOR, rank=4, seed=2, weight=1.0)
     more = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_ENGINE_RESTART_PATIENCE": "40"}
+    more |= {"ANTIPHON_LIMITS_RESERVE_TOKENS": RESERVED}
     with serve_keys(home, "--workers", request.param, **more) as operator:
         yield operator
 
@@ -148,12 +150,14 @@ class Restarted:
 def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
     home = tmp_path_factory.mktemp("one") / "home"
     kept = home / "spool" / "limits.json"
-    with serve_keys(home) as operator:
+    with serve_keys(home, ANTIPHON_DRAIN_TIMEOUT="0.2") as operator:
         id_, secret = operator.key()
         operator.limit(id_, "requests", 10, "day")
         assert {ask(operator.server, secret) for _ in range(4)} == {200}
         rotated = operator.use_up_rotated()
-        assert operator.server.stop() == 0
+        with lines(operator.server) as made:
+            _, took = stop_beside_streams(operator.server, made, operator.admin)
+        assert took < 0.2 + 15.0
     mode = kept.stat().st_mode & 0o777
     with serve_keys(home) as operator:
         yield Restarted(operator, secret, rotated, mode, kept.exists())
@@ -312,6 +316,14 @@ def test_fifty_at_once_overspend_a_budget_by_nothing(several: Operator) -> None:
 
 def test_a_limit_changes_in_every_process_within_a_second(several: Operator) -> None:
     require_soon_changed(LimitedServer(several.server, several.home))
+
+
+def test_a_stream_is_held_to_a_limit_as_it_is_by_then(several: Operator) -> None:
+    require_held_to_the_limit(LimitedServer(several.server, several.home))
+
+
+def test_ending_a_key_ends_its_streams_and_counts_their_tokens(several: Operator) -> None:
+    require_ended_with_its_key(LimitedServer(several.server, several.home))
 
 
 def test_a_key_and_its_successors_use_up_one_budget(several: Operator) -> None:
@@ -547,30 +559,43 @@ def test_a_replaced_only_process_keeps_limits_and_budgets(one: Operator) -> None
     assert 10**6 - standing["remaining"] == used() > 8
 
 
-def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path) -> None:
-    (tmp_path / "antiphon.toml").write_text("[server]\nworkers = 2\ndrain_timeout = 0.2\n")
-    with serving(cwd=tmp_path) as server:
-        started: list[object] = []
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_at_shutdown_every_process_ends_streams_with_an_error(tmp_path: Path, workers: str) -> None:
+    """`make test` stops one process so, before it starts the server again."""
+    (tmp_path / "antiphon.toml").write_text(f"[server]\nworkers = {workers}\ndrain_timeout = 0.2\n")
+    with serving(cwd=tmp_path) as server, lines(server) as made:
+        ends, took = stop_beside_streams(server, made)
+    assert len(ends) == int(workers)
+    assert took < 0.2 + 15.0
 
+
+def stop_beside_streams(server: Server, made: list[Line], key: str | None = None) -> tuple[list[str], float]:
+    """Stops the server, whose drain timeout is short, while each process streams. Returns what the streams
+    said since their first byte, and the seconds that it took."""
+    started: list[object] = []
+
+    def stream(line: Line) -> str:
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
         endless = json.dumps(LONG | {"n": 2, "ignore_eos": True})
+        line.connection.request("POST", "/v1/completions", endless, headers)
+        reply = line.connection.getresponse()
+        started.append(reply.read(1))
+        return reply.read().decode()
 
-        def stream(line: Line) -> str:
-            line.connection.request("POST", "/v1/completions", endless, {"content-type": "application/json"})
-            reply = line.connection.getresponse()
-            started.append(reply.read(1))
-            return reply.read().decode()
-
-        with lines(server) as made, ThreadPoolExecutor(2) as pool:
-            streams = [pool.submit(stream, line) for line in made]
-            wait_until(lambda: len(started) == 2, PATIENCE, "both stream")
-            begun = time.monotonic()
-            assert server.stop() == 0
-            took = time.monotonic() - begun
-            for each in streams:
-                assert "shutting down" in each.result() and "[DONE]" not in each.result()
-        assert took < 0.2 + 15.0
+    with ThreadPoolExecutor(len(made)) as pool:
+        streams = [pool.submit(stream, line) for line in made]
+        wait_until(lambda: len(started) == len(made), PATIENCE, "all stream")
+        begun = time.monotonic()
+        assert server.stop() == 0
+        took = time.monotonic() - begun
+        ends = [each.result() for each in streams]
+    for end in ends:
+        assert "shutting down" in end and "[DONE]" not in end
+    return ends, took
 
 
+@pytest.mark.soak
 def test_a_second_signal_ends_all_of_them_at_once() -> None:
     with serving("--workers", "2", env={"ANTIPHON_DRAIN_TIMEOUT": "60"}) as server:
         family = server.supervisor.children()
@@ -588,6 +613,7 @@ def test_a_second_signal_ends_all_of_them_at_once() -> None:
         assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
+@pytest.mark.soak
 def test_any_end_of_the_supervisor_ends_all_and_leaves_no_file(tmp_path: Path) -> None:
     runtime = tmp_path / "run"
     runtime.mkdir()
