@@ -14,13 +14,17 @@ import pytest
 from antiphon.engines.host.child import WINDOW
 from tests.e2e.ledgered import Asked, kill_gateway
 from tests.support.server import Server, serving
+from tests.support.stores import open_new_store
 from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Asked:
     """A home with a SQLite file, and nobody who asked yet."""
-    return Asked(tmp_path / "home", f"sqlite:///{tmp_path / 'home' / 'antiphon.db'}")
+    file = tmp_path / "home" / "antiphon.db"
+    file.parent.mkdir(mode=0o700)
+    open_new_store(file).close()
+    return Asked(file.parent, f"sqlite:///{file}")
 
 
 def kill_coordinator(server: Server) -> None:
@@ -31,9 +35,11 @@ def kill_coordinator(server: Server) -> None:
 
 
 def kill_supervisor(server: Server) -> None:
-    """What keeps all others alive."""
+    """What keeps all others alive: they end with it."""
+    family = server.supervisor.children(recursive=True)
     server.supervisor.kill()
     server.process.wait(PATIENCE)
+    assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []
 
 
 def kill_all(server: Server) -> None:
@@ -108,17 +114,18 @@ def kill_one_under_load(asked: Asked, server: Server, victim: Callable[[Server],
         asked.check()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
-    """Afterwards rows come soon, and an orderly end empties the spool."""
+    """In `make test`, tests/e2e/test_ledger_faults.py kills the only HTTP process."""
     kill_under_load(home, (kill_gateway, kill_supervisor))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_kills_of_several_processes_lose_and_double_no_row(home: Asked) -> None:
-    kill_under_load(home, (kill_gateway, kill_coordinator, kill_all), *SEVERAL)
+    """Afterwards rows come soon, and an orderly end empties the spool."""
+    kill_under_load(home, (kill_gateway, kill_coordinator, kill_supervisor), *SEVERAL)
 
 
 @pytest.mark.soak
