@@ -21,6 +21,16 @@ def server(demo_server: Server) -> Server:
 
 
 @pytest.fixture(scope="session")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+    """A server with keys, which takes chat templates from callers, and its home. Each test has projects and
+    keys of its own."""
+    home = tmp_path_factory.mktemp("keyed") / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_REQUEST_TEMPLATES": "true"}
+    with serving(env=env) as running:
+        yield running, home
+
+
+@pytest.fixture(scope="session")
 def trusting() -> Iterator[Server]:
     """The same, which takes chat templates from callers."""
     with serving(env={"ANTIPHON_REQUEST_TEMPLATES": "true"}) as running:

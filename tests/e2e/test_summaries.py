@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.ledgered import kill_gateway
 from tests.e2e.talks import QUESTION, build_talk
-from tests.support.server import Server, read_event, serving
+from tests.support.server import Server, read_event
 from tests.support.waiting import wait_until
 
 STRATEGY = {"name": "summary", "tokens": 600}
@@ -17,19 +17,14 @@ TURNS = 10
 """A thousand tokens. Their summary leaves room for one turn more."""
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("summaries")
-
-
-@pytest.fixture(scope="module")
-def server(home: Path) -> Iterator[Server]:
-    with serving(env={"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}) as server:
-        yield server
+@pytest.fixture
+def server(keyed: tuple[Server, Path]) -> Server:
+    return keyed[0]
 
 
 @pytest.fixture
-def admin(server: Server, home: Path) -> Iterator[httpx2.Client]:
+def admin(keyed: tuple[Server, Path]) -> Iterator[httpx2.Client]:
+    server, home = keyed
     with server.client(
         headers={"authorization": f"Bearer {(home / 'admin.key').read_text().strip()}"}
     ) as client:

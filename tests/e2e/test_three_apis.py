@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from tests.support.server import serving
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 MODEL = "cantor"
@@ -97,10 +97,10 @@ OWN = {
 """What differs from row to row. The routes have times."""
 
 
-def test_a_conversation_is_the_same_by_each_api(tmp_path: Path) -> None:
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path)}
-    with serving(env=env) as server, server.client() as client:
-        admin = {"authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+def test_a_conversation_is_the_same_by_each_api(keyed: tuple[Server, Path]) -> None:
+    server, home = keyed
+    with server.client() as client:
+        admin = {"authorization": f"Bearer {(home / 'admin.key').read_text().strip()}"}
 
         def post(path: str, body: object, headers: dict[str, str]) -> Any:
             answer = client.post(path, json=body, headers=headers)
@@ -108,9 +108,9 @@ def test_a_conversation_is_the_same_by_each_api(tmp_path: Path) -> None:
             return answer.json()
 
         price = {"models": "*", "currency": "USD", "input": "1", "cached": "0.5", "output": "10"}
-        post("/admin/v1/prices", price, admin)
-        secret = post("/admin/v1/keys", {"kind": "service", "project": "default"}, admin)["secret"]
-        key = {"authorization": f"Bearer {secret}"}
+        price_id = post("/admin/v1/prices", price, admin)["id"]
+        made = post("/admin/v1/keys", {"kind": "service", "project": "default"}, admin)
+        key = {"authorization": f"Bearer {made['secret']}"}
         post("/v1/chat/completions", CHAT, key)  # from here on its prompt is in the cache
         chat = post("/v1/chat/completions", CHAT, key)
         response = post("/v1/responses", RESPONSE, key)
@@ -123,7 +123,8 @@ def test_a_conversation_is_the_same_by_each_api(tmp_path: Path) -> None:
                 ("/v1/messages", MESSAGE),
             )
         ]
-        rows = list_rows(client, admin, 7)[1:]
+        rows = list_rows(client, admin, made["id"], 7)[1:]
+        assert client.delete(f"/admin/v1/prices/{price_id}", headers=admin).is_success
     texts = [
         chat["choices"][0]["message"]["content"],
         "".join(part["text"] for part in response["output"][0]["content"]),
@@ -171,12 +172,12 @@ def read_message_usage(usage: Any) -> tuple[int, int, int]:
     return usage["input_tokens"] + cached, cached, usage["output_tokens"]
 
 
-def list_rows(client: httpx2.Client, admin: dict[str, str], count: int) -> list[dict[str, Any]]:
-    """The rows of the ledger, the oldest first, once so many are there."""
+def list_rows(client: httpx2.Client, admin: dict[str, str], key: str, count: int) -> list[dict[str, Any]]:
+    """The rows of a key, the oldest first, once so many are there."""
     rows: list[dict[str, Any]] = []
 
     def are_there() -> bool:
-        answer = client.get("/admin/v1/usage/entries", params={"limit": 100}, headers=admin)
+        answer = client.get("/admin/v1/usage/entries", params={"limit": 100, "key": key}, headers=admin)
         rows[:] = answer.json()["data"]
         return len(rows) >= count
 
