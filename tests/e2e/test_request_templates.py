@@ -4,7 +4,7 @@ the others from theirs."""
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import httpx2
 
 from antiphon.rendering.template.request_template import HELPER_LIMITS
 from tests.support.processes import descendants
-from tests.support.server import Server, serving
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
@@ -31,8 +31,9 @@ EVERYWHERE = {
 }
 
 
-def test_templates_of_callers_are_refused_unless_enabled(server: Server, trusting: Server) -> None:
-    with server.client() as careful, trusting.client() as other:
+def test_templates_of_callers_are_refused_unless_enabled(server: Server, keyed: tuple[Server, Path]) -> None:
+    trusting, home = keyed
+    with server.client() as careful, client_of(trusting, read_admin_key(home)) as other:
         for path, body in EVERYWHERE.items():
             asked = body | {"chat_template": SHORT}
             error = careful.post(path, json=asked).json()["error"]
@@ -49,15 +50,13 @@ def test_templates_of_callers_are_refused_unless_enabled(server: Server, trustin
     assert not descendants(server.process.pid, "antiphon.processes.sandbox")
 
 
-def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> None:
+def test_one_callers_templates_keep_nobody_else_from_theirs(keyed: tuple[Server, Path]) -> None:
     """The other waits for at most one of those that run, and the first is told how long its own take."""
-    home = tmp_path / "home"
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_REQUEST_TEMPLATES": "true"}
-    env["ANTIPHON_DRAIN_TIMEOUT"] = "0"  # the server's end waits for no endless template
-    with serving(env=env) as server:
-        admin = (home / "admin.key").read_text().strip()
-        mallory, ada = (key_of(server, admin) for _ in range(2))
-        with flooding(server, mallory) as answers, client_of(server, ada) as client:
+    server, home = keyed
+    with client_of(server, read_admin_key(home)) as admin:
+        id_, mallory = make_key(admin)
+        _, ada = make_key(admin)
+        with flooding(server, admin, id_, mallory) as answers, client_of(server, ada) as client:
             wait_until(lambda: 429 in dict(answers), 60, "the caller has as many there as it may")
             refused = [float(wait or 0) for status, wait in tuple(answers) if status == 429]
             assert (
@@ -81,34 +80,38 @@ Answers = list[tuple[int, str | None]]
 
 
 @contextmanager
-def flooding(server: Server, key: str) -> Iterator[Answers]:
-    """Endless templates of one caller, always more than are let in, and what is answered; then the server's
-    end."""
+def flooding(server: Server, admin: httpx2.Client, id_: str, key: str) -> Iterator[Answers]:
+    """Endless templates of one caller, always more than are let in, and what is answered; then the key's end,
+    which ends them."""
     answers: Answers = []
     over = threading.Event()
 
     def ask() -> None:
-        with suppress(httpx2.TransportError), client_of(server, key) as client:
+        with client_of(server, key) as client:
             while not over.wait(PAUSE_S):
                 answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": ENDLESS})
                 answers.append((answer.status_code, answer.headers.get("retry-after")))
 
     with ThreadPoolExecutor(FLOOD) as threads:
-        for _ in range(FLOOD):
-            threads.submit(ask)
+        flood = [threads.submit(ask) for _ in range(FLOOD)]
         try:
             yield answers
         finally:
             over.set()
-            server.process.terminate()
+            assert admin.delete(f"/admin/v1/keys/{id_}").is_success
+    for each in flood:
+        each.result()
 
 
 def client_of(server: Server, key: str) -> httpx2.Client:
     return server.client(headers={"authorization": f"Bearer {key}"})
 
 
-def key_of(server: Server, admin: str) -> str:
-    with client_of(server, admin) as client:
-        made = client.post("/admin/v1/keys", json={"kind": "service", "project": "default"}).json()
-    secret: str = made["secret"]
-    return secret
+def read_admin_key(home: Path) -> str:
+    return (home / "admin.key").read_text().strip()
+
+
+def make_key(admin: httpx2.Client) -> tuple[str, str]:
+    """The id of a new key, and its secret."""
+    made = admin.post("/admin/v1/keys", json={"kind": "service", "project": "default"}).json()
+    return made["id"], made["secret"]

@@ -7,12 +7,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.support.server import serving
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
-LONGEST = {"model": "noise", "prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "n": 6, "stream": True}
-"""Takes half a minute, where a caller gives a place up after a second."""
-SHORT = {"model": "noise", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+PLACES = 16
+LONGEST = {"model": "cantor", "prompt": "Hi", "max_tokens": 2000, "ignore_eos": True, "n": 18, "stream": True}
+"""Takes many seconds, where a caller gives a place up after one."""
+SHORT = {"model": "cantor", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
 
 
 def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
@@ -23,34 +24,34 @@ def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path, times: int) -> None:
-    home = tmp_path / "home"
-    keys = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
-    with serving("--model", str(noise), "--sequences", "4", env=keys) as server:
-        operator = (home / "admin.key").read_text().strip()
-        with server.client(headers={"authorization": f"Bearer {operator}"}) as admin:
-            first, other = (key_of_a_project(admin, name) for name in ("first", "other"))
-        is_enough = threading.Event()
+def test_another_caller_waits_for_no_answer_to_end(keyed: tuple[Server, Path], times: int) -> None:
+    server, home = keyed
+    server.wait_until_idle()
+    operator = (home / "admin.key").read_text().strip()
+    with server.client(headers={"authorization": f"Bearer {operator}"}) as admin:
+        first, other = (key_of_a_project(admin, name) for name in ("first", "other"))
+    is_enough = threading.Event()
 
-        def flood() -> None:
-            """Reads the long answers until it is told to leave."""
-            with (
-                server.client(headers=first) as client,
-                client.stream("POST", "/v1/completions", json=LONGEST) as answer,
-            ):
-                for _ in answer.iter_bytes():
-                    if is_enough.is_set():
-                        return
-            raise AssertionError("the long answers have ended")
+    def flood() -> None:
+        """Reads the long answers until it is told to leave."""
+        with (
+            server.client(headers=first) as client,
+            client.stream("POST", "/v1/completions", json=LONGEST) as answer,
+        ):
+            for _ in answer.iter_bytes():
+                if is_enough.is_set():
+                    return
+        raise AssertionError("the long answers have ended")
 
-        with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
-            flooding = threads.submit(flood)
-            wait_until(lambda: server.load().running == 4, what="every place is taken")
-            for _ in range(times):
-                answer = client.post("/v1/completions", json=SHORT)
-                assert answer.status_code == 200, answer.text
-                load = server.load()
-                assert load.running + load.queued == 6, "none of the long ones has ended"
-            assert load.preemptions >= 1
-            is_enough.set()
-            flooding.result()
+    with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
+        before = server.load().preemptions
+        flooding = threads.submit(flood)
+        wait_until(lambda: server.load().running == PLACES, what="every place is taken")
+        for _ in range(times):
+            answer = client.post("/v1/completions", json=SHORT)
+            assert answer.status_code == 200, answer.text
+            load = server.load()
+            assert load.running + load.queued == LONGEST["n"], "none of the long ones has ended"
+        assert load.preemptions > before
+        is_enough.set()
+        flooding.result()
