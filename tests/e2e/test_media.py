@@ -46,6 +46,7 @@ exact = true
 name = "mole"
 path = "{folder}/text.gguf"
 context_length = 2048
+load = "request"
 """
 
 SECONDS = 10.0

@@ -101,43 +101,17 @@ def park_all(server: Server, line: Line) -> None:
         wait_for_none(server)
 
 
-def test_a_request_loads_and_idleness_unloads(server: Server, both: list[Line]) -> None:
-    park_all(server, both[0])
-    wait_until(lambda: {find_states(line)["brief"] for line in both} == {"parked"}, PATIENCE, "the news")
-    assert [line.ask("GET", "/health/ready")[0] for line in both] == [200, 200]
-    assert 'antiphon_engine_parked{model="brief"} 1' in both[0].ask("GET", "/metrics")[1]
-    assert not server.children("engines.host")  # looking loads nothing
-    before = len(server.records("model_loading"))
-    assert [ask(line, "brief") for line in both] == [200, 200]
-    wait_until(lambda: len(server.records("model_loading")) > before, PATIENCE, "the load is logged")
-    wait_for_none(server)
-
-
-def test_requests_at_once_load_once(server: Server, both: list[Line]) -> None:
-    """The lasting one is not unloaded between two requests that come one after the other."""
+def test_requests_load_once_a_full_budget_swaps_and_idleness_unloads(
+    server: Server, both: list[Line]
+) -> None:
     park_all(server, both[0])
     before = count_loads(server, "lasting")
+    # The lasting one is not unloaded between two requests that come one after the other.
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda line: ask(line, "lasting"), both)) == [200, 200]
     wait_until(lambda: count_loads(server, "lasting") > before, PATIENCE, "the load is logged")
     assert count_loads(server, "lasting") == before + 1
 
-
-def count_loads(server: Server, model: str) -> int:
-    return sum(line["model"] == model for line in server.records("model_loading"))
-
-
-def test_a_full_budget_swaps_idle_models(server: Server, both: list[Line]) -> None:
-    wait_for_load(both[0], "lasting")
-    first = wait_for_host(server)
-    wait_for_load(both[1], "brief")
-    assert not first.is_running()
-    wait_for_load(both[0], "lasting")
-    assert len(server.children("engines.host")) == 1
-
-
-def test_a_busy_model_is_not_unloaded(server: Server, both: list[Line]) -> None:
-    wait_for_load(both[0], "lasting")
     host = wait_for_host(server)
     host.suspend()
     try:
@@ -152,6 +126,19 @@ def test_a_busy_model_is_not_unloaded(server: Server, both: list[Line]) -> None:
             assert running.result(PATIENCE) == 200
     finally:
         host.resume()
+
+    wait_for_load(both[1], "brief")
+    assert not host.is_running()
+
+    wait_for_none(server)
+    wait_until(lambda: {find_states(line)["brief"] for line in both} == {"parked"}, PATIENCE, "the news")
+    assert [line.ask("GET", "/health/ready")[0] for line in both] == [200, 200]
+    assert 'antiphon_engine_parked{model="brief"} 1' in both[0].ask("GET", "/metrics")[1]
+    assert not server.children("engines.host")  # looking loads nothing
+
+
+def count_loads(server: Server, model: str) -> int:
+    return sum(line["model"] == model for line in server.records("model_loading"))
 
 
 def test_a_stream_is_kept_alive_during_a_load(server: Server, both: list[Line]) -> None:
