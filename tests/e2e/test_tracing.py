@@ -6,6 +6,7 @@ import json
 import pkgutil
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import opentelemetry.semconv._incubating.attributes as conventions
@@ -214,39 +215,33 @@ def list_conventions() -> set[str]:
 
 
 async def test_texts_are_shown_where_the_operator_says_so(upstream: ScriptedUpstream, tmp_path: Any) -> None:
+    """And a collector that is gone delays neither a request nor the end."""
     await fill_table(tmp_path / "knowledge")
     file = tmp_path / "antiphon.toml"
     environment = {"ANTIPHON_HOME": str(tmp_path), "MISTRAL_API_KEY": "k", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    with collecting() as collector:
-        file.write_text(SETTINGS.format(url=upstream.url, collector=collector.url, content="true"))
-        with serving("--config", str(file), threads=None, env=environment) as server:
+    with ExitStack() as stack:
+        with collecting() as collector:
+            file.write_text(SETTINGS.format(url=upstream.url, collector=collector.url, content="true"))
+            server = stack.enter_context(serving("--config", str(file), threads=None, env=environment))
             ask(
                 server,
                 {**ASKED, "rag_params": {"table_id": "sea", "search_query": "harbour"}, "stop": ["gull"]},
                 **{"x-request-id": "spoken"},
             )
-        # the end of the server sends what is left
-        root = find_root(collector, "spoken")
-        (chat,) = collector.children(root)
-        given = json.loads(chat.attributes["gen_ai.input.messages"])
-        assert given[-1] == {
-            "role": "user",
-            "parts": [{"type": "text", "content": ASKED["messages"][0]["content"]}],
-        }
-        (answer,) = json.loads(chat.attributes["gen_ai.output.messages"])
-        assert answer["finish_reason"] == "stop"
-        assert answer["parts"][0]["content"]
-        assert list(chat.attributes["gen_ai.request.stop_sequences"]) == ["gull"]
-        search = collector.children(chat)[0]
-        assert "harbour" in search.attributes["gen_ai.retrieval.documents"]
-
-
-def test_an_absent_collector_delays_no_request(upstream: ScriptedUpstream, tmp_path: Any) -> None:
-    file = tmp_path / "antiphon.toml"
-    file.write_text(SETTINGS.format(url=upstream.url, collector="http://127.0.0.1:9", content="false"))
-    environment = {"ANTIPHON_HOME": str(tmp_path), "MISTRAL_API_KEY": "k", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    with serving("--config", str(file), threads=None, env=environment) as server:
+            root = find_root(collector, "spoken")
         with server.client() as client:
             reply = client.post("/v1/chat/completions", json={**ASKED, "rag_params": None})
             assert reply.status_code == 200
         assert server.stop() == 0
+    (chat,) = collector.children(root)
+    given = json.loads(chat.attributes["gen_ai.input.messages"])
+    assert given[-1] == {
+        "role": "user",
+        "parts": [{"type": "text", "content": ASKED["messages"][0]["content"]}],
+    }
+    (answer,) = json.loads(chat.attributes["gen_ai.output.messages"])
+    assert answer["finish_reason"] == "stop"
+    assert answer["parts"][0]["content"]
+    assert list(chat.attributes["gen_ai.request.stop_sequences"]) == ["gull"]
+    search = collector.children(chat)[0]
+    assert "harbour" in search.attributes["gen_ai.retrieval.documents"]
