@@ -1,12 +1,12 @@
 """/metrics and `antiphon top --json` of a real server, and of one whose engine has stopped."""
 
 import json
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.commands import run_command
 from tests.support.server import Server
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ def numbers_of_all(server: Server) -> dict[tuple[str, ...], float]:
     return found
 
 
-def test_a_generation_is_counted_by_the_server_and_the_engine(server: Server) -> None:
+def test_a_generation_is_counted_by_the_server_and_the_engine(server: Server, tmp_path: Path) -> None:
     before = numbers_of_all(server)
     with server.client() as client:
         usage = client.post("/v1/completions", json=BODY).json()["usage"]
@@ -54,10 +54,10 @@ def test_a_generation_is_counted_by_the_server_and_the_engine(server: Server) ->
     assert grown("antiphon_engine_inter_token_seconds_count", "cantor") >= made - 1
     assert grown("antiphon_engine_step_gap_seconds_count", "cantor") >= made - 1
     assert after["antiphon_engine_cells", "cantor"] == load.cells > 0
-    command = [sys.executable, "-m", "antiphon", "top", "--url", server.url, "--json", "--interval", "0.2"]
+    command = ("top", "--url", server.url, "--json", "--interval", "0.2")
 
     def is_shown() -> bool:
-        shown = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        shown = json.loads(run_command(*command, cwd=tmp_path).stdout)
         assert shown["models"][0]["model"] == "cantor"
         return bool(shown["models"][0]["up"])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2
 
+from tests.support.commands import run_command
 from tests.support.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -46,12 +47,6 @@ def test_its_make_targets_and_options_exist() -> None:
     targets = set(re.findall(r"(?:`|^)make ([a-z]+)", README, re.MULTILINE))
     assert {"serve", "test", "check", "soak"} <= targets
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
-    shown = subprocess.run(
-        [sys.executable, "-m", "antiphon", "serve", "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={"COLUMNS": "200"},
-    )
+    shown = run_command("serve", "--help", cwd=ROOT, env={"COLUMNS": "200"})
     options = set(re.findall(r"`(--[a-z-]+)", README))
     assert options and all(option in shown.stdout for option in options)

@@ -47,7 +47,9 @@ def test_a_directory_instead_of_a_model(tmp_path: Path) -> None:
     assert str(tmp_path.name) in refused("--model", str(tmp_path))
 
 
+@pytest.mark.soak
 def test_a_library_that_is_not_there() -> None:
+    """tests/engines/llama/test_loading.py loads none in its own process."""
     assert "absent.so" in refused_process(env={"ANTIPHON_ENGINE_LIBRARY": "/nowhere/absent.so"})
 
 

@@ -1,13 +1,13 @@
 """A server that has only vendors' models, as the example in the docs configures it."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import openai
 import pytest
 
-from tests.support.server import Server, serving, start
+from tests.e2e.refused_starts import refused, refused_process
+from tests.support.server import Server, serving
 from tests.support.vendors.answer_shapes import WORDS
 from tests.support.vendors.scripted_upstream import ScriptedUpstream, serve_upstream
 from tests.support.waiting import wait_until
@@ -241,17 +241,9 @@ def test_a_redirect_is_not_followed(client: openai.OpenAI):
 
 
 def test_a_missing_key_or_private_address_ends_the_start(tmp_path: Path):
-    file = tmp_path / "antiphon.toml"
-    for text, env, said in (
-        (EXAMPLE.format(url="http://127.0.0.1:1/v1"), {}, "FIRST_KEY is empty or not set"),
-        (
-            EXAMPLE.format(url="http://10.0.0.1/v1").replace("private = true", ""),
-            {"FIRST_KEY": KEY},
-            "private",
-        ),
-    ):
-        file.write_text(text)
-        server = start("--config", str(file), threads=None, env={"ANTIPHON_HOME": str(tmp_path)} | env)
-        assert server.process.wait(60) == 1
-        wait_until(partial(has_said, server, said), what=said)
-        assert KEY not in "".join(server.lines)
+    file, home = tmp_path / "antiphon.toml", {"ANTIPHON_HOME": str(tmp_path)}
+    file.write_text(EXAMPLE.format(url="http://127.0.0.1:1/v1"))
+    assert "FIRST_KEY is empty or not set" in refused("--config", str(file), env=home)
+    file.write_text(EXAMPLE.format(url="http://10.0.0.1/v1").replace("private = true", ""))
+    line = refused_process("--config", str(file), env=home | {"FIRST_KEY": KEY})
+    assert "private" in line and KEY not in line
