@@ -12,10 +12,12 @@ import pytest
 
 from antiphon.auth.base import REFUSAL
 from tests.e2e.refused_starts import read_refusal, refused
+from tests.e2e.vendor_model import VENDOR_MODEL
 from tests.support.commands import run_command
 from tests.support.docs import ROOT, list_code_blocks
 from tests.support.oidc_issuer import Issuer, SigningKey, listening
 from tests.support.server import Server, serving
+from tests.support.vendors.scripted_upstream import serve_upstream
 from tests.support.waiting import wait_until
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -47,14 +49,15 @@ def place(tmp_path_factory):
         for words in ("antiphon doctor", "antiphon projects create")
     )
     env = {"ANTIPHON_HOME": str(home), "ANTIPHON_KEYS": "true"}
-    with listening(Issuer()) as issuer:
+    with serve_upstream() as upstream, listening(Issuer()) as issuer:
 
         def run(command, *more):
             words = [*shlex.split(command)[1:], *more]
             return run_command(*words, cwd=folder, env=env)
 
         def write(block):
-            file.write_text(block.replace("https://login.example.org/realms/main", issuer.address))
+            block = block.replace("https://login.example.org/realms/main", issuer.address)
+            file.write_text(block + VENDOR_MODEL.format(url=upstream.url))
 
         write(second)
         ended = run("antiphon serve --port 0 --log-level error", "--config", str(file))

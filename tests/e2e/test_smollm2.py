@@ -172,7 +172,7 @@ def compare(client: OpenAI, reference: OpenAI, prompts: list[str], tokens: int) 
 
 
 def test_its_greedy_answers_are_llama_servers(client: OpenAI, reference: OpenAI) -> None:
-    assert sum(compare(client, reference, PROMPTS[::20], 12)) >= 24
+    assert sum(compare(client, reference, PROMPTS[::30], 12)) >= 16
 
 
 @pytest.mark.soak
@@ -183,7 +183,7 @@ def test_fifty_greedy_answers_are_llama_servers(client: OpenAI, reference: OpenA
 
 def test_a_second_turn_reuses_the_first(client: OpenAI) -> None:
     messages: list[Any] = [
-        {"role": "system", "content": "You answer in one short sentence. " * 8},
+        {"role": "system", "content": "You answer in one short sentence. " * 3},
         {"role": "user", "content": "Name a river in Africa."},
     ]
     first = client.chat.completions.create(model="smollm2", messages=messages, max_tokens=12, temperature=0)
