@@ -83,7 +83,7 @@ def test_without_a_strategy_a_long_talk_is_refused(client: openai.OpenAI):
     "name", ["last_k", "last_tokens", pytest.param("summary", marks=pytest.mark.soak, id="summary")]
 )
 def test_a_talk_of_200_turns_goes_on_answering(client: openai.OpenAI, name: str):
-    talk_on(client, STRATEGIES[name], answered=TURNS - 6)
+    talk_on(client, STRATEGIES[name], answered=TURNS - 2)
 
 
 def test_a_talk_beyond_the_context_goes_on_with_its_summary(client: openai.OpenAI):
