@@ -31,13 +31,6 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Pa
 
 
 @pytest.fixture(scope="session")
-def trusting() -> Iterator[Server]:
-    """The same, which takes chat templates from callers."""
-    with serving(env={"ANTIPHON_REQUEST_TEMPLATES": "true"}) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of random weights: it hardly ever ends by itself, and a long prompt takes it seconds."""
     return write_model(tmp_path_factory.mktemp("noise") / "noise.gguf", NOISE)
