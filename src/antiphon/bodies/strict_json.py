@@ -12,6 +12,7 @@ import re
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -294,7 +295,7 @@ def _explain(
 
 def _list_types(shape: type[msgspec.Struct], path: str) -> list[inspect.Type]:
     """Returns the types that a wire type accepts at a path, each after what `Meta` says of it."""
-    types = _list_alternatives(inspect.type_info(shape))
+    types = _list_alternatives(_load_type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
         members: list[inspect.Type] = []
         for kind in types:
@@ -306,6 +307,12 @@ def _list_types(shape: type[msgspec.Struct], path: str) -> list[inspect.Type]:
                         members += _list_alternatives(field.type)
         types = members
     return types
+
+
+@cache
+def _load_type_info(shape: type[msgspec.Struct]) -> inspect.Type:
+    """Takes ten milliseconds for a large type, which not every refused body needs to cost."""
+    return inspect.type_info(shape)
 
 
 def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:

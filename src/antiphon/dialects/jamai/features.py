@@ -1,6 +1,7 @@
 """The parts of JamAI Base that this server does not have. Each answers 501 and names itself."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
 
 from antiphon.dialects.base import Endpoint, Handler
@@ -38,6 +39,7 @@ PROJECT_CHANGES = "changes of projects; the admin API has them"
 """The message about methods other than GET for a project."""
 
 
+@cache
 def declare_features(has_keys: bool = True) -> tuple[Endpoint, ...]:
     """Declares the endpoints of the missing parts. They are not in the OpenAPI document. `has_keys`: whether
     there are access tokens."""
