@@ -16,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.store.database import Database, create_copy
 from antiphon.store.schema import metadata
-from tests.support.databases import PASSWORD, running
+from tests.support.databases import PASSWORD
 from tests.support.waiting import PATIENCE
 
 
@@ -183,17 +183,17 @@ def test_a_wrong_password_is_a_sentence_without_it(cluster):
     assert "canary" not in refused.value.message
 
 
-def test_a_lost_server_is_reported_and_used_again_later(postgresql_alone):
-    with closing(Database(postgresql_alone.database())) as database:
+def test_a_lost_server_is_reported_and_used_again_later(restarted_cluster):
+    with closing(Database(restarted_cluster.database())) as database:
         database.prepare()
         with database.writing() as connection:
             connection.execute(sa.text("UPDATE projects SET note = 'kept'"))
-        postgresql_alone.stop()
+        restarted_cluster.stop()
         for _ in range(2):
             with pytest.raises(StoreUnavailable) as refused:
                 noted(database)
             assert PASSWORD not in refused.value.message
-        postgresql_alone.start()
+        restarted_cluster.start()
         assert noted(database) == "kept"
 
 
@@ -211,44 +211,37 @@ def test_a_fetch_uses_one_connection_and_replaces_it_when_it_ends(database):
     assert database.fetch(query, {"text": "d"}) == [(1, "d")]
 
 
-@pytest.fixture(scope="module")
-def postgresql_alone():
-    """A cluster that no other test uses."""
-    with running() as made:
-        yield made
-
-
-def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
-    with closing(Database(postgresql_alone.database())) as database:
+def test_what_a_dying_server_had_begun_is_undone(restarted_cluster):
+    with closing(Database(restarted_cluster.database())) as database:
         database.prepare()
 
         def interrupted() -> None:
             with database.writing() as connection:
                 connection.execute(sa.text("UPDATE projects SET note = 'half'"))
-                postgresql_alone.stop()
+                restarted_cluster.stop()
                 connection.execute(sa.text("UPDATE projects SET name = 'half'"))
 
         with pytest.raises(StoreUnavailable):
             interrupted()
-        postgresql_alone.start()
+        restarted_cluster.start()
         assert noted(database) == ""
 
 
-def test_an_uncertain_commit_is_not_called_undone(postgresql_alone):
-    with closing(Database(postgresql_alone.database(), show_details=False)) as database:
+def test_an_uncertain_commit_is_not_called_undone(restarted_cluster):
+    with closing(Database(restarted_cluster.database(), show_details=False)) as database:
         database.prepare()
 
         def cut() -> None:
             with database.writing() as connection:
                 connection.execute(sa.text("UPDATE projects SET note = 'kept?'"))
-                postgresql_alone.stop()
+                restarted_cluster.stop()
 
         with pytest.raises(StoreUnavailable, match="the change may have been made") as refused:
             cut()
         assert "nothing was changed" not in refused.value.message
         with pytest.raises(StoreUnavailable, match="nothing was changed"):
             noted(database)
-        postgresql_alone.start()
+        restarted_cluster.start()
         assert noted(database) == ""
 
 

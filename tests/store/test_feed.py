@@ -14,7 +14,6 @@ from antiphon.store.database import Database
 from antiphon.store.directory import COUNTER_INTERVAL_S, REVISION_INTERVAL_S, SqlFeed
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
-from tests.support.databases import running
 from tests.support.ledger_doubles import ENTRY
 from tests.support.waiting import wait_until
 
@@ -99,23 +98,22 @@ def test_a_word_that_is_lost_costs_no_more_than_a_moment(postgresql):
         assert revisions.get(timeout=LATEST_S + REVISION_INTERVAL_S) == first + 1
 
 
-def test_changes_while_the_database_was_away_are_told_later():
-    with running() as cluster:
-        url = cluster.database()
-        with closing(Database(url)) as database, told(url) as revisions:
-            database.prepare()
-            first = revisions.get(timeout=LATEST_S)
-            tenancy = SqlTenancy(database)
-            for name in ("One", "Two"):
-                cluster.stop()
-                with pytest.raises(StoreUnavailable):
-                    tenancy.load_revision()
-                cluster.start()
-                made = tenancy.add_project(project(name), BY)
-                while (heard := revisions.get(timeout=LATEST_S)) == first:
-                    pass  # it was back before the change was made
-                assert heard == made == first + 1
-                first = made
+def test_changes_while_the_database_was_away_are_told_later(restarted_cluster):
+    url = restarted_cluster.database()
+    with closing(Database(url)) as database, told(url) as revisions:
+        database.prepare()
+        first = revisions.get(timeout=LATEST_S)
+        tenancy = SqlTenancy(database)
+        for name in ("One", "Two"):
+            restarted_cluster.stop()
+            with pytest.raises(StoreUnavailable):
+                tenancy.load_revision()
+            restarted_cluster.start()
+            made = tenancy.add_project(project(name), BY)
+            while (heard := revisions.get(timeout=LATEST_S)) == first:
+                pass  # it was back before the change was made
+            assert heard == made == first + 1
+            first = made
 
 
 def test_a_removed_file_is_noticed_and_watched_when_back(tmp_path, caplog):

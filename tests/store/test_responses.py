@@ -23,6 +23,7 @@ from antiphon.store.request_log import SqlRecords
 from antiphon.store.responses import MOST_RECENT, READ_AT_ONCE, READERS, SqlResponses
 from antiphon_testing.scripted_engine import FakeClock
 from tests.support.kept_responses import NOW, keep, make_actor, make_response
+from tests.support.prepared_databases import lend_prepared
 from tests.support.stores import open_new_store
 
 ROOM = 1 << 20
@@ -37,10 +38,10 @@ def kept(database, tenancy):
     responses.close()
 
 
-@pytest.fixture(scope="session")
-def shared_postgresql(cluster, template):
-    """One database for many tests: to make one takes longer than a test."""
-    with closing(Database(cluster.database("--template", template))) as database:
+@pytest.fixture(scope="module")
+def shared_postgresql(cluster, spare_databases):
+    """One connected database for many tests, of which each uses few tables."""
+    with lend_prepared(cluster, spare_databases) as url, closing(Database(url)) as database:
         yield database
 
 

