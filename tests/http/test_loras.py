@@ -207,24 +207,24 @@ async def test_what_is_asked_for_at_a_commit_is_of_that_commit(caller, hub):
     assert asked and all(f"/resolve/{COMMIT}/" in path for path in asked)
 
 
-async def test_two_deployments_of_a_name_at_once_leave_one_adapter(isolated, hub, tmp_path, base):
+async def test_two_deployments_of_a_name_at_once_leave_one_adapter(caller, hub, tmp_path, base):
     other = packed(write_peft(tmp_path / "other", base, 3.0))
     hub.repositories["ada/other"] = Repository(other, "c" * 40)
     first, second = await asyncio.gather(
-        isolated.deployed(name="both"), isolated.deployed("ada/other", name="both")
+        caller.deployed(name="both"), caller.deployed("ada/other", name="both")
     )
-    assert await isolated.names() == ["both"]
-    shown = (await isolated.http.get(f"{API}/lora/both")).json()
+    assert await caller.names() == ["both"]
+    shown = (await caller.http.get(f"{API}/lora/both")).json()
     assert shown in (first, second)
-    alone = await isolated.deployed(shown["active_deployment"]["model_name"], name="alone")
-    assert await isolated.say("both") == await isolated.say("alone"), "what is shown is what answers"
-    assert alone["name"] == "alone" and not leftovers(isolated.lora)
+    alone = await caller.deployed(shown["active_deployment"]["model_name"], name="alone")
+    assert await caller.say("both") == await caller.say("alone"), "what is shown is what answers"
+    assert alone["name"] == "alone" and not leftovers(caller.lora)
 
 
-async def test_many_deployments_at_once_wait_for_their_turn(isolated):
+async def test_many_deployments_at_once_wait_for_their_turn(caller):
     names = [f"pirate-{at}" for at in range(3)]
-    await asyncio.gather(*(isolated.deployed(name=name) for name in names))
-    assert sorted(await isolated.names()) == names
+    await asyncio.gather(*(caller.deployed(name=name) for name in names))
+    assert sorted(await caller.names()) == names
 
 
 # --- what cannot be had -------------------------------------------------------------------------------------
@@ -241,15 +241,15 @@ async def test_what_the_hub_refuses_is_an_error_that_names_the_field(caller):
         assert words in error["message"] and str(caller.lora.registry) not in error["message"], error
 
 
-async def test_a_gated_repository_uses_the_callers_unsaved_token(isolated, hub, caplog):
+async def test_a_gated_repository_uses_the_callers_unsaved_token(caller, hub, caplog):
     hub.repositories["ada/gated"] = Repository(hub.repositories[PIRATE].files, is_gated=True)
     with caplog.at_level("DEBUG"):
-        reply = await isolated.deploy("ada/gated", hf_token=TOKEN)
+        reply = await caller.deploy("ada/gated", hf_token=TOKEN)
     assert reply.status_code == 200, reply.text
     assert {asked.authorization for asked in hub.requests} == {f"Bearer {TOKEN}"}
     assert {sent.authorization for sent in hub.file_requests} == {None}, "the files' host is not sent it"
-    assert TOKEN not in reply.text + caplog.text + (await isolated.http.get(f"{API}/lora")).text
-    kept = [path for path in isolated.lora.registry.rglob("*") if path.is_file()]
+    assert TOKEN not in reply.text + caplog.text + (await caller.http.get(f"{API}/lora")).text
+    kept = [path for path in caller.lora.registry.rglob("*") if path.is_file()]
     assert kept and not any(TOKEN.encode() in path.read_bytes() for path in kept)
 
 

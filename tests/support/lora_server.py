@@ -100,22 +100,28 @@ def _adapt(renderer: Renderer, digest: str) -> tuple[AdapterRenderer]:
     return (AdapterRenderer(renderer, digest),)
 
 
-async def run_here(
-    target: str, payload: Mapping[str, object], _: Limits, variables: Mapping[str, str]
-) -> object:
-    """Runs a sandbox job in a thread of this process, for tests that do not test isolation.
+def create_thread_runner() -> JobRunner:
+    """Runs sandbox jobs in a thread of this process, for tests that do not test isolation.
 
-    The job sees this process's environment. Jobs of the hub share a session, so run one at a time.
+    A job sees this process's environment. Jobs of the hub share a session, so only one runs at a time.
     """
-    assert variables.items() <= os.environ.items() | NO_TOKEN.items()
-    module, name = target.split(":")
-    try:
-        result = await asyncio.to_thread(getattr(import_module(module), name), payload)
-    except AntiphonError:
-        raise
-    except Exception as problem:
-        raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no output") from problem
-    return json.loads(json.dumps(result))
+    turn = asyncio.Lock()
+
+    async def run(
+        target: str, payload: Mapping[str, object], _: Limits, variables: Mapping[str, str]
+    ) -> object:
+        assert variables.items() <= os.environ.items() | NO_TOKEN.items()
+        module, name = target.split(":")
+        try:
+            async with turn:
+                result = await asyncio.to_thread(getattr(import_module(module), name), payload)
+        except AntiphonError:
+            raise
+        except Exception as problem:
+            raise JobStopped(Stop.CRASH, "the helper ended with status 1 and no output") from problem
+        return json.loads(json.dumps(result))
+
+    return run
 
 
 @asynccontextmanager
@@ -143,7 +149,7 @@ async def lending(
         Aliases(aliases or {}, ALIASES),
     )
     metrics, clock = Metrics(), FakeClock()
-    run: JobRunner = run_job if isolated else run_here
+    run: JobRunner = run_job if isolated else create_thread_runner()
     adapter_store = AdapterStore(registry, [shelf], MOST, run=run)
     targets = {
         name: AdapterTarget(
