@@ -259,16 +259,19 @@ class ProcessServed(Served):
 
 
 @asynccontextmanager
-async def serving(
-    engine: ScriptedEngine | ScriptedAnswer | None = None,
-    *,
-    key: str | None = None,
-    accounting: Accounting | None = None,
-    **settings: Any,
-) -> AsyncIterator[Served]:
-    """Runs a server with one model `m`; it is aborted at the end of the context."""
+async def serving(engine: ScriptedEngine | ScriptedAnswer | None = None, **how: Any) -> AsyncIterator[Served]:
+    """Runs a server as `build_edge` makes it; it is aborted at the end of the context."""
     scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
-    models = ModelRegistry((Model("m", (ModelRoute(scripted),), 1_700_000_000),), Aliases(ALIASES))
+    edge = build_edge(scripted, **how)
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, scripted, edge, connections)
+
+
+def build_edge(
+    engine: ScriptedEngine, *, key: str | None = None, accounting: Accounting | None = None, **settings: Any
+) -> AppState:
+    """The parts of a server with one model `m`."""
+    models = ModelRegistry((Model("m", (ModelRoute(engine),), 1_700_000_000),), Aliases(ALIASES))
     verifiers: tuple[TokenVerifier, ...] = (SettingsKey(key),) if key else ()
     server_settings = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
@@ -280,7 +283,7 @@ async def serving(
             refuses_hosted=server_settings.hosted_tools == "refuse",
         )
     )
-    edge = AppState(
+    return AppState(
         pipeline,
         models,
         dialect,
@@ -289,8 +292,6 @@ async def serving(
         metrics=metrics,
         prefixed_dialects=tuple(other_dialects),
     )
-    async with serving_edge(edge) as (port, connections):
-        yield Served(port, scripted, edge, connections)
 
 
 @asynccontextmanager

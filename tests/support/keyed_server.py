@@ -30,10 +30,11 @@ from antiphon.store.ledger import SqlEntries, SqlUsage
 from antiphon.store.request_log import SqlRecords
 from antiphon.store.responses import SqlResponses
 from antiphon.store.tenancy import SqlRules, SqlTenancy
+from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.support.http_server import (
     KEY,
     Served,
-    serving,
+    build_edge,
     serving_edge,
 )
 from tests.support.stores import open_new_store
@@ -86,57 +87,58 @@ async def keyed(folder, engine=None, trusted_proxies=(), accounting=None, **how)
     """`accounting`: gets the limits and prices of the database, as in a server."""
     database = open_new_store(folder / "antiphon.db", **how)
     pepper = Pepper(b"p" * 32)
-    async with serving(engine, trusted_proxies=trusted_proxies, accounting=accounting) as plain:
-        clock = plain.edge.clock.wall
-        ring = Keyring(pepper, clock)
-        tenancy = SqlTenancy(database)
-        ongoing, loop = InFlightRegistry(ring.accepts), asyncio.get_running_loop()
+    scripted = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or ScriptedAnswer())
+    plain = build_edge(scripted, trusted_proxies=trusted_proxies, accounting=accounting)
+    clock = plain.clock.wall
+    ring = Keyring(pepper, clock)
+    tenancy = SqlTenancy(database)
+    ongoing, loop = InFlightRegistry(ring.accepts), asyncio.get_running_loop()
 
-        def look(_) -> None:
-            loop.call_soon_threadsafe(ongoing.end_unaccepted)
+    def look(_) -> None:
+        loop.call_soon_threadsafe(ongoing.end_unaccepted)
 
-        def update_limits(directory) -> None:
-            if accounting is not None:
-                limits = (directory.build_families(), directory.build_limit_names())
-                accounting.limit_index.update(directory.limits, directory.prices, *limits)
+    def update_limits(directory) -> None:
+        if accounting is not None:
+            limits = (directory.build_families(), directory.build_limit_names())
+            accounting.limit_index.update(directory.limits, directory.prices, *limits)
 
-        changes = DirectoryChanges(tenancy, [update_limits, ring.replace_directory, look], clock)
-        tenants = TenancyService(changes, tenancy, pepper)
-        limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
-        pricing, reading = (
-            PriceService(changes, SqlRules(database)),
-            UsageService(changes, SqlUsage(database), plain.edge.clock),
+    changes = DirectoryChanges(tenancy, [update_limits, ring.replace_directory, look], clock)
+    tenants = TenancyService(changes, tenancy, pepper)
+    limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.clock))
+    pricing, reading = (
+        PriceService(changes, SqlRules(database)),
+        UsageService(changes, SqlUsage(database), plain.clock),
+    )
+    recordings = RequestLog(changes, tenancy, SqlRecords(database))
+    responses = SqlResponses(database, 256 << 20)
+    warnings = ModelWarnings(plain.models, pricing)
+    resources = (
+        TenantResource(tenants),
+        KeyResource(tenants, warnings),
+        LimitResource(limiting, plain.models, warnings),
+        PriceResource(pricing, warnings),
+        RecordingResource(recordings),
+        UsageResource(reading, plain.clock),
+    )
+    edge = replace(
+        plain,
+        in_flight=ongoing,
+        verifiers=(SettingsKey(KEY, is_only_key=False), ring),
+        keys_on=True,
+        responses=ResponseKeeper(responses, ResponseLimits(), plain.clock),
+        tokens=AccessTokens(tenants, changes, pepper),
+        admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),
+    )
+    async with serving_edge(edge) as (port, connections):
+        yield await Keyed(port, scripted, edge, connections).prepare(
+            entries=SqlEntries(database),
+            changes=changes,
+            tenants=tenants,
+            limiting=limiting,
+            pricing=pricing,
+            recordings=recordings,
+            reading=reading,
         )
-        recordings = RequestLog(changes, tenancy, SqlRecords(database))
-        responses = SqlResponses(database, 256 << 20)
-        warnings = ModelWarnings(plain.edge.models, pricing)
-        resources = (
-            TenantResource(tenants),
-            KeyResource(tenants, warnings),
-            LimitResource(limiting, plain.edge.models, warnings),
-            PriceResource(pricing, warnings),
-            RecordingResource(recordings),
-            UsageResource(reading, plain.edge.clock),
-        )
-        edge = replace(
-            plain.edge,
-            in_flight=ongoing,
-            verifiers=(SettingsKey(KEY, is_only_key=False), ring),
-            keys_on=True,
-            responses=ResponseKeeper(responses, ResponseLimits(), plain.edge.clock),
-            tokens=AccessTokens(tenants, changes, pepper),
-            admin_endpoints=tuple(endpoint for each in resources for endpoint in each.endpoints()),
-        )
-        async with serving_edge(edge) as (port, connections):
-            yield await Keyed(port, plain.engine, edge, connections).prepare(
-                entries=SqlEntries(database),
-                changes=changes,
-                tenants=tenants,
-                limiting=limiting,
-                pricing=pricing,
-                recordings=recordings,
-                reading=reading,
-            )
     reading.close()
     responses.close()
     changes.close()
