@@ -1,17 +1,21 @@
 """A knowledge service with its own index and a scripted embedding model `e`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from antiphon.assembly.knowledge import INGEST_ORIGIN, ServedEmbeddingModels
 from antiphon.domain.context import Context, SystemClock
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
+from antiphon.domain.values import asdict
 from antiphon.engines.base import Engine
 from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.pipeline.run import Pipeline
+from antiphon.processes.sandbox import Limits, run_job
 from antiphon.rendering.renderer import Renderer
 from antiphon.retrieval.base import (
     DocumentInfo,
@@ -20,6 +24,8 @@ from antiphon.retrieval.base import (
     KnowledgeIndex,
 )
 from antiphon.retrieval.ingest.document_reader import SandboxedReader
+from antiphon.retrieval.ingest.documents import ExtractedDocument, ExtractionLimits
+from antiphon.retrieval.ingest.reading_job import read_document
 from antiphon.retrieval.sqlite.index import SqliteIndex
 from antiphon.services.knowledge.documents import DocumentJobs, IngestDependencies, run_jobs
 from antiphon.services.knowledge.tables import KnowledgeService
@@ -81,6 +87,18 @@ def build_models(engine: ScriptedEmbeddingEngine, names: Sequence[str] = ("e",))
     return ModelRegistry(tuple(Model(name, (ModelRoute(engine),), 1) for name, engine in engines.items()))
 
 
+async def read_here(
+    _job: str, payload: Mapping[str, Any], _limits: Limits, _variables: Mapping[str, str]
+) -> object:
+    """Reads a document in a thread. The sandbox's job gives up connections and processes for ever."""
+
+    def read() -> ExtractedDocument:
+        data, limits = Path(payload["path"]).read_bytes(), ExtractionLimits(**payload["limits"])
+        return read_document(data, payload["file_name"], payload["media_type"], limits)
+
+    return json.loads(json.dumps(asdict(await asyncio.to_thread(read))))
+
+
 @asynccontextmanager
 async def open_service(
     directory: Path,
@@ -90,8 +108,10 @@ async def open_service(
     limits: IndexLimits = LIMITS,
     index: KnowledgeIndex | None = None,
     context_length: int = 512,
+    isolated: bool = False,
 ) -> AsyncIterator[Knowledge]:
-    """Runs a service whose files are in a directory. `index`: an index to use, which is not closed."""
+    """Runs a service whose files are in a directory. `index`: an index to use, which is not closed.
+    `isolated`: reads files in sandbox processes, as in production, which costs 0.3 CPU seconds for each."""
     engine = ScriptedEmbeddingEngine(script, context_length=context_length)
     models = build_models(engine, names)
     embedding = ServedEmbeddingModels(models, Pipeline(models, Metrics(), restart_patience=0.0))
@@ -102,7 +122,7 @@ async def open_service(
     ingest_dependencies = (
         opened_index,
         embedding,
-        SandboxedReader(),
+        SandboxedReader(run=run_job if isolated else read_here),
         uploads,
         callers.find,
         SystemClock(),

@@ -77,7 +77,7 @@ def has_asked(at: Knowledge, times: int) -> bool:
 
 
 async def test_a_file_becomes_chunks_that_search_finds(tmp_path: Path) -> None:
-    async with open_service(tmp_path) as at:
+    async with open_service(tmp_path, isolated=True) as at:
         await open_table(at)
         document = await add(at, "guide.md", "# Fruit\n\nApples are red.\n\n# Sea\n\nThe sea is blue.")
         assert (document.state, document.progress, document.error) == (DocumentState.READY, 100, None)

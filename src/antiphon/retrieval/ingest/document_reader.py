@@ -14,7 +14,7 @@ from msgspec import convert
 
 from antiphon.domain.values import asdict
 from antiphon.errors import InvalidValue
-from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
+from antiphon.processes.sandbox import NOTHING, JobRunner, JobStopped, Limits, Stop, run_job
 from antiphon.retrieval.base import ChunkInput, SizeUnit
 from antiphon.retrieval.ingest.documents import (
     BINARY_FORMATS,
@@ -49,13 +49,18 @@ REASONS = {
 
 
 async def extract(
-    path: Path, file_name: str, media_type: str = "", limits: ExtractionLimits = DEFAULT_LIMITS
+    path: Path,
+    file_name: str,
+    media_type: str = "",
+    limits: ExtractionLimits = DEFAULT_LIMITS,
+    run: JobRunner = run_job,
 ) -> ExtractedDocument:
     """Returns the text of the document at `path`.
 
     `file_name`: the caller's name of the file; its extension names the format. `media_type`: what the caller
-    declares, perhaps with a charset. Raises InvalidValue or UnsupportedMediaType, with one sentence that
-    names the file and the remedy; ServerBusy if the machine is too busy.
+    declares, perhaps with a charset. `run`: runs the job that reads. Raises InvalidValue or
+    UnsupportedMediaType, with one sentence that names the file and the remedy; ServerBusy if the machine is
+    too busy.
     """
     payload = {
         "path": str(path),
@@ -68,7 +73,7 @@ async def extract(
     cpu_seconds = limits.text_cpu_seconds if is_text else limits.cpu_seconds
     job_limits = Limits(cpu_seconds, limits.wall_seconds, limits.memory_bytes, max_result_bytes)
     try:
-        result = await run_job(JOB, payload, job_limits)
+        result = await run(JOB, payload, job_limits, NOTHING)
     except JobStopped as stopped:
         stopped.raise_if_machine_was_busy()
         reason = REASONS[stopped.stop].format(seconds=cpu_seconds, mebibytes=limits.memory_bytes >> 20)
@@ -92,6 +97,8 @@ class SandboxedReader:
     """The `DocumentReader` of one process."""
 
     limits: ExtractionLimits = DEFAULT_LIMITS
+    run: JobRunner = run_job
+    """Runs the job that reads a file."""
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(MAX_READINGS, "antiphon-split"), compare=False
     )
@@ -117,7 +124,7 @@ class SandboxedReader:
         if sizes.unit is SizeUnit.TOKENS and tokens is None:
             problem = "cannot be split: the embedding model's tokens cannot be counted; give characters"
             raise build_refusal(file.name, problem)
-        document = await extract(file.path, file.name, file.media_type, self.limits)
+        document = await extract(file.path, file.name, file.media_type, self.limits, self.run)
         loop = asyncio.get_running_loop()
 
         def count_tokens(texts: Sequence[str]) -> Sequence[int]:
