@@ -1,4 +1,4 @@
-"""One of two processes that end keys at the same time; started by tests/services/test_changes.py.
+"""A process that ends keys while the test does; started by tests/services/test_changes.py.
 
 `python -m tests.services.racer URL`: for each id that it reads it revokes the key, and prints how that ended.
 """

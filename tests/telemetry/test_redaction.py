@@ -69,15 +69,12 @@ def test_strings_of_json_are_read_as_they_mean():
 
 
 @pytest.mark.parametrize("kind", sorted(ALL), ids=str)
-@pytest.mark.parametrize(
-    "piece",
-    ["1", "1 ", "1.", "1:", "a@", "a.", "a@a.", "sk-", "+1", "(0", "0 ", "eyJa.", "::", "ff:", "4-", "a"],
-)
-def test_no_text_takes_long(kind, piece):
-    text = piece * (200_000 // len(piece))
-    began = time.process_time()
-    PATTERNS[kind].sub("", text)
-    assert time.process_time() - began < 5.0
+def test_no_text_takes_long(kind):
+    for piece in "1|1 |1.|1:|a@|a.|a@a.|sk-|+1|(0|0 |eyJa.|::|ff:|4-|a".split("|"):
+        text = piece * (100_000 // len(piece))
+        began = time.process_time()
+        PATTERNS[kind].sub("", text)
+        assert time.process_time() - began < 2.5, piece
 
 
 ROUNDS = 4

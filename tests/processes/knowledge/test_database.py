@@ -64,7 +64,7 @@ def test_the_process_gets_what_the_client_of_postgresql_reads() -> None:
     assert not {"PGSSLROOTCERT", "OPENAI_API_KEY"} & set(filter_environment(environ))
 
 
-@pytest.mark.parametrize("batches", [4, pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("batches", [2, pytest.param(8, marks=pytest.mark.soak)])
 async def test_what_is_acknowledged_outlives_kills(
     tmp_path: Path, knowledge_database: str, batches: int
 ) -> None:

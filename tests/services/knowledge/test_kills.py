@@ -26,17 +26,24 @@ def kill_after(directory: Path, words: int, reports: int, address: str | None) -
     return seen[-1]
 
 
+SOAK = {
+    "3 kills": (4_000, (1, 3, 2)),
+    "20 kills": (20_000, tuple(1 + number % 3 for number in range(20))),
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "kills"),
+    ("place", "words", "kills"),
     [
-        pytest.param(2_000, (1, 2), id="2 kills"),
-        pytest.param(4_000, (1, 3, 2), id="3 kills", marks=pytest.mark.soak),
-        pytest.param(
-            20_000, tuple(1 + number % 3 for number in range(20)), id="20 kills", marks=pytest.mark.soak
+        pytest.param("files", 2_000, (1, 2), id="files-2 kills"),
+        pytest.param("database", 2_000, (2,), id="database-1 kill"),
+        *(
+            pytest.param(place, *counts, id=f"{place}-{name}", marks=pytest.mark.soak)
+            for place in ("files", "database")
+            for name, counts in SOAK.items()
         ),
     ],
 )
-@pytest.mark.parametrize("place", ["files", "database"])
 async def test_a_killed_ingest_goes_on(
     tmp_path: Path, words: int, kills: tuple[int, ...], place: str, request: pytest.FixtureRequest
 ) -> None:
