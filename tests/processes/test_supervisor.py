@@ -182,15 +182,37 @@ def test_the_knowledge_process_starts_when_it_is_needed(
 # --- start --------------------------------------------------------------------------------------------------
 
 
-def test_it_says_where_it_listens_when_everything_is_up(tmp_path: Path) -> None:
-    with serving(models=["cantor", "a model with spaces/and a slash"], knowledge=str(tmp_path)) as server:
-        assert descendants(server.process.pid, KNOWLEDGE) == [], "nobody needs it yet"
-        assert server.url.startswith("http://127.0.0.1:")
-        assert len(descendants(server.process.pid, HOST)) == 2
-        assert len(descendants(server.process.pid, HTTP)) == 1
-        wait_until(
-            lambda: server.states("a model with spaces/and a slash") == ["ready"], what="news of the engine"
-        )
+@contextmanager
+def core_dumps() -> Iterator[None]:
+    """As a user has it who wants them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for tests that kill nothing."""
+    models = ["cantor", "a model with spaces/and a slash"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STANDIN_RELOAD", "agree")
+        folder = str(tmp_path_factory.mktemp("knowledge"))
+        with core_dumps(), serving(models=models, knowledge=folder, api_key=CANARY) as server:
+            yield server
+
+
+def test_it_says_where_it_listens_when_everything_is_up(shared_server: Server) -> None:
+    server = shared_server
+    assert descendants(server.process.pid, KNOWLEDGE) == [], "nobody needs it yet"
+    assert server.url.startswith("http://127.0.0.1:")
+    assert len(descendants(server.process.pid, HOST)) == 2
+    assert len(descendants(server.process.pid, HTTP)) == 1
+    wait_until(
+        lambda: server.states("a model with spaces/and a slash") == ["ready"], what="news of the engine"
+    )
 
 
 def test_a_taken_port_is_one_line_and_a_failure() -> None:
@@ -304,7 +326,7 @@ def test_three_deaths_in_a_minute_give_an_engine_up() -> None:
 
 def test_a_dying_http_process_always_returns() -> None:
     """Each knows the engine's state. After the third death in a minute, the only one pauses, and requests
-    get an answer meanwhile."""
+    get an answer meanwhile. A replacement that serves ends the pause."""
     with serving() as server:
         wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
@@ -319,23 +341,15 @@ def test_a_dying_http_process_always_returns() -> None:
             server.kill_http()  # the test took longer than the pause; the next one is twice as long
         assert found[0] == 503 and 1 <= found[1] <= 60
         wait_until(lambda: server.states() == ["ready"], what="another one after the pause")
-        server.process.terminate()
-        assert server.process.wait(PATIENCE) == 0
-        assert server.left_behind() == []
-
-
-def test_a_replacement_that_serves_ends_the_pause() -> None:
-    with serving() as server:
-        said = server.process.stderr
-        assert said is not None
-        for _ in range(3):
-            server.kill_http()
-        wait_until(lambda: b"process_rests" in said.readline(), what="the pause")
+        server.kill_http()
         while server.ask() is None:
-            server.kill_http()  # the test took longer than the pause; the next one is twice as long
+            server.kill_http()
         os.kill(server.process.pid, signal.SIGUSR2)
         wait_until(lambda: b"workers_replaced" in said.readline(), what="the replacement")
         assert [server.ask() for _ in range(40)] == [None] * 40
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+        assert server.left_behind() == []
 
 
 async def test_a_pause_leaves_the_shared_socket_in_the_mode_of_the_processes() -> None:
@@ -402,11 +416,9 @@ def reload(server: Server) -> dict[str, Any]:
     raise AssertionError("the server ended")
 
 
-def test_a_process_that_agrees_is_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STANDIN_RELOAD", "agree")
-    with serving() as server:
-        assert reload(server)["changes"] == "added alias alias-0"
-        assert reload(server)["changes"] == "added alias alias-1"
+def test_a_process_that_agrees_is_reloaded(shared_server: Server) -> None:
+    assert reload(shared_server)["changes"] == "added alias alias-0"
+    assert reload(shared_server)["changes"] == "added alias alias-1"
 
 
 @pytest.mark.parametrize(
@@ -428,17 +440,13 @@ def test_a_process_that_does_not_prepare_refuses_the_reload(
         assert server.process.poll() is None
 
 
-def test_a_defect_refuses_the_reload_and_shows_no_value() -> None:
-    with serving(reload="defect") as server:
+def test_a_defect_refuses_the_reload_and_one_that_hangs_does_not_keep_the_server_from_ending() -> None:
+    with serving(reload=["defect", "defect", "hang"]) as server:
         for _ in range(2):
             refusal = reload(server)
             assert refusal["error"] == "RuntimeError stopped the reload; the log says where"
             assert "serve_scripted" in refusal["problem"] and "secret" not in str(refusal)
         assert server.knows()["pid"] in server.family()
-
-
-def test_a_reload_that_hangs_does_not_keep_the_server_from_ending() -> None:
-    with serving(reload="hang") as server:
         os.kill(server.process.pid, signal.SIGUSR1)
         said = server.process.stderr
         assert said is not None
@@ -459,7 +467,11 @@ def test_a_reload_that_hangs_does_not_keep_the_server_from_ending() -> None:
         signal.SIGKILL,
     ],
 )
-def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) -> None:
+def test_however_it_ends_no_process_and_no_file_is_left(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And the engine hosts wait for the HTTP processes that finish their requests."""
+    monkeypatch.setenv("STANDIN_NOTE", str(tmp_path / "note"))
     with serving(models=["a", "b"]) as server:
         family = server.family()
         assert len(family) == 3
@@ -468,16 +480,8 @@ def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) 
         assert server.process.wait(PATIENCE) == (-9 if number is signal.SIGKILL else 0)
         wait_until(lambda: not any(map(alive, family)), what="the end of every process")
         wait_until(lambda: server.left_behind() == [], what="the end of every file")
-
-
-def test_at_the_end_hosts_wait_for_draining_http_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("STANDIN_NOTE", str(tmp_path / "note"))
-    with serving(models=["a", "b"]) as server:
-        server.process.terminate()
-        assert server.process.wait(PATIENCE) == 0
-    assert json.loads((tmp_path / "note").read_text()) == {"server": False, "a": True, "b": True}
+    if number is not signal.SIGKILL:
+        assert json.loads((tmp_path / "note").read_text()) == {"server": False, "a": True, "b": True}
 
 
 @pytest.mark.slow
@@ -528,29 +532,18 @@ def test_a_signal_while_engines_load_ends_it_too() -> None:
 # --- secrets ------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def core_dumps() -> Iterator[None]:
-    """As a user has it who wants them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
-
-
-def test_hosts_get_no_credential_and_no_process_reveals_one() -> None:
-    with core_dumps(), serving(api_key=CANARY) as server:
-        assert server.knows()["key"] == CANARY
-        given = environment(server.host())
-        assert not any(CANARY in value for value in given.values())
-        assert "ANTIPHON_API_KEY" not in given
-        assert given["OMP_WAIT_POLICY"] == "passive"
-        assert given["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
-        assert "ANTIPHON_API_KEY" not in environment(server.knows()["pid"])
-        for pid in server.family():
-            assert CANARY not in Path(f"/proc/{pid}/cmdline").read_text()
-            assert "Max core file size        0 " in Path(f"/proc/{pid}/limits").read_text()
+def test_hosts_get_no_credential_and_no_process_reveals_one(shared_server: Server) -> None:
+    server = shared_server
+    assert server.knows()["key"] == CANARY
+    given = environment(server.host())
+    assert not any(CANARY in value for value in given.values())
+    assert "ANTIPHON_API_KEY" not in given
+    assert given["OMP_WAIT_POLICY"] == "passive"
+    assert given["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert "ANTIPHON_API_KEY" not in environment(server.knows()["pid"])
+    for pid in server.family():
+        assert CANARY not in Path(f"/proc/{pid}/cmdline").read_text()
+        assert "Max core file size        0 " in Path(f"/proc/{pid}/limits").read_text()
 
 
 def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:

@@ -19,6 +19,7 @@ from antiphon.settings.server import KnowledgeSettings, LogSettings, ServerSetti
 from antiphon.telemetry.logs import configure
 
 asked = json.loads(sys.argv[1])
+deeds: list[str] = asked.get("reload", [])
 
 
 def main() -> int:
@@ -51,10 +52,11 @@ def main() -> int:
 
 
 def reload(current: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """A defect, a file that never answers, or one more alias at each reload."""
-    if asked.get("reload") == "defect":
+    """The next of the given deeds: a defect, or a file that never answers. Then one more alias at each reload."""
+    deed = deeds.pop(0) if deeds else None
+    if deed == "defect":
         raise RuntimeError("a secret of the settings")
-    if asked.get("reload") == "hang":
+    if deed == "hang":
         sys.stderr.write("reading the settings\n")
         sys.stderr.flush()
         threading.Event().wait()
