@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def reload(current: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """The next of the given deeds: a defect, or a file that never answers. Then one more alias at each reload."""
+    """The next of the given deeds, a defect or a file that never answers. Then each adds one alias."""
     deed = deeds.pop(0) if deeds else None
     if deed == "defect":
         raise RuntimeError("a secret of the settings")
