@@ -70,7 +70,7 @@ async def targets(server):
 
 STEPS = [10, pytest.param(1, marks=pytest.mark.soak)]
 SHARES = 4
-"""Of the odd requests, each route gets the plain one and a fourth of the others, unless all routes are asked."""
+"""Each route gets the plain request and a fourth of the odd ones, unless every route is asked."""
 
 
 def share(requests: dict[str, str], number: int, step: int) -> dict[str, str]:
