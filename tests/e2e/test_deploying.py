@@ -92,7 +92,6 @@ def test_a_repository_is_deployed_answers_and_is_removed(lender: Lender, reposit
 def test_a_refused_deployment_leaves_nothing_and_logs_no_token(lender: Lender) -> None:
     asked = {"model_name": "ada/gated", "model_source": "HF_HUB"}
     for body, status in (
-        (asked, 400),
         (asked | {"hf_token": "hf_wrong_canary"}, 400),
         (asked | {"model_name": "ada/absent"}, 400),
         (asked | {"model_name": "eve/pirate"}, 403),
