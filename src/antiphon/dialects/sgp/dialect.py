@@ -214,11 +214,11 @@ def build_model(entry: ModelEntry, actor: Actor) -> SgpModelShape:
 
 
 def _get_type(entry: ModelEntry) -> ModelType:
-    """Returns the type of a model; GENERIC if its profile is unknown."""
+    """Returns the type of a model; GENERIC for a reranker, or if its profile is unknown."""
     if entry.profile is None:
         return "GENERIC"
     if entry.profile.embedding is not None:
-        return "EMBEDDING"
+        return "GENERIC" if entry.profile.embedding.ranks else "EMBEDDING"
     return "CHAT_COMPLETION" if entry.profile.chat else "COMPLETION"
 
 
