@@ -5,7 +5,7 @@ from typing import Any
 from tests.parameters.cases_conversation import HELLO, TWO
 from tests.parameters.registry import OUT, Answer, Asker, case
 from tests.parameters.spots import DEPLOY, EMPOWER
-from tests.support.hub_server import COMMIT, TOKEN
+from tests.support.hub_server import TOKEN
 
 HUB = {"model_name": "ada/mood", "model_source": "HF_HUB"}
 GATED = {"model_name": "ada/gated", "model_source": "HF_HUB"}
@@ -24,7 +24,6 @@ def removed(asker: Asker) -> None:
 @case(DEPLOY, "name", {}, "deployed", "cantor", after=removed)
 @case(DEPLOY, "base_model_name", {}, "cantor", "nobody", after=removed)
 @case(DEPLOY, "hf_revision", NAMED | HUB, OUT, "nowhere", after=removed)
-@case(DEPLOY, "hf_revision", NAMED | HUB, COMMIT, "b" * 40, after=removed)
 def the_one_is_deployed_and_the_other_refused(done: Answer, refused: Answer) -> None:
     assert done.status == 200 and done.json["name"] == "deployed"
     assert refused.status in (400, 404) and refused.refusal

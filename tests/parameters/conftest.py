@@ -1,21 +1,23 @@
-"""The two servers that cases are asked of."""
+"""The servers that cases are asked of."""
 
 import asyncio
 import shutil
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
 import uvloop
 
-from antiphon.domain.context import Context
-from antiphon.domain.request import Constraint, GenerationRequest
+from antiphon.domain.context import LOCAL_ANONYMOUS, Actor, Context
+from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
 from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
-from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.renderer import Renderer, RendererOptions
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon_testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from antiphon_testing.toy_model import build_vocabulary
 from tests.parameters.registry import INFILL, Asker
@@ -23,6 +25,7 @@ from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted
 from tests.support.hub_server import HubServer, Repository, serve_hub
 from tests.support.knowledge_tables import fill_table
+from tests.support.lora_server import run_here
 from tests.support.model_files import write_encoder, write_reranker, write_thinker
 from tests.support.server import serving
 from tests.support.vendor_engine import VendorDouble, describe_request
@@ -68,26 +71,31 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
 
 
 @pytest.fixture(scope="session")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    """A real server of cantor as a model that reasons."""
-    model = write_thinker(tmp_path_factory.mktemp("thinker") / "thinker.gguf")
-    with serving("--model", f"thinker={model}", "--exact") as server, server.client() as client:
-        yield Asker(client, model="thinker")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
+    """The operator of a real server with keys: cantor, an embedding model, a reranker, and cantor as a model
+    that reasons."""
+    place = tmp_path_factory.mktemp("ledgered")
+    files = {
+        "cantor": ADAPTERS.parent / "cantor.gguf",
+        "encoder": write_encoder(place / "encoder.gguf"),
+        "reranker": write_reranker(place / "reranker.gguf"),
+        "thinker": write_thinker(place / "thinker.gguf"),
+    }
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(place / "home")}
+    with serving("--exact", *(f"--model={name}={file}" for name, file in files.items()), env=env) as server:
+        admin = (place / "home" / "admin.key").read_text().strip()
+        with server.client(headers={"authorization": f"Bearer {admin}"}) as client:
+            yield client
 
 
 @pytest.fixture(scope="session")
-def ledgered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    """A real server with keys, asked by its operator: cantor and an embedding model."""
-    place = tmp_path_factory.mktemp("ledgered")
-    encoder = write_encoder(place / "encoder.gguf")
-    reranker = write_reranker(place / "reranker.gguf")
-    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(place / "home")}
-    others = ("--model", f"encoder={encoder}", "--model", f"reranker={reranker}")
-    models = ("--model", f"cantor={ADAPTERS.parent / 'cantor.gguf'}", *others)
-    with serving(*models, env=env) as server:
-        admin = (place / "home" / "admin.key").read_text().strip()
-        with server.client(headers={"authorization": f"Bearer {admin}"}) as client:
-            yield Asker(client, has_ledger=True)
+def thinker(operator: httpx2.Client) -> Asker:
+    return Asker(operator, model="thinker")
+
+
+@pytest.fixture(scope="session")
+def ledgered(operator: httpx2.Client) -> Asker:
+    return Asker(operator, has_ledger=True)
 
 
 class Recorded(ScriptedEngine):
@@ -99,6 +107,12 @@ class Recorded(ScriptedEngine):
 
     async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
         return await self._renderer.prepare(request, context)
+
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
+        return await self._renderer.encode(prompt, actor)
+
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
+        return await self._renderer.apply(conversation, actor)
 
 
 class Keeping(ScriptedTokenEngine):
@@ -124,7 +138,8 @@ class Keeping(ScriptedTokenEngine):
 def recorder() -> Iterator[Asker]:
     """The edge and the renderer over a token engine that keeps every request."""
     tokens = Keeping()
-    with serve_in_thread(Recorded(Renderer(tokens, prove=prove_here))) as client:
+    options = RendererOptions(helper=TemplateHelper(partial(run_here, variables={})))
+    with serve_in_thread(Recorded(Renderer(tokens, prove=prove_here, options=options))) as client:
         yield Asker(client, tokens.kept, model="m")
 
 

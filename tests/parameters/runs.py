@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests.parameters.registry import CASES, Case
-from tests.parameters.spots import Spot
+from tests.parameters.spots import TEXTS, Spot
 
 for file in sorted(Path(__file__).parent.glob("cases_*.py")):
     import_module(f"{__package__}.{file.stem}")
@@ -17,11 +17,12 @@ SAID = frozenset(("response_format", "stop", "include_stop_str_in_output", "chat
 
 
 def is_repeated(spot: Spot, each: Case) -> bool:
-    """Whether the real engine makes this difference for an earlier dialect, and what reaches the engine shows
-    it here."""
+    """Whether the real engine makes this difference for an earlier dialect, or for this one's chats, and what
+    reaches the engine shows it here."""
     earlier = next(spot for spot in each.spots if spot.supports(each.field))
     is_shown = each.server == "cantor" and not callable(each.given) and each.field not in SAID
-    return is_shown and spot.dialect != earlier.dialect
+    is_of_chats = spot in TEXTS and spot != earlier and each.field != "model"
+    return is_shown and (spot.dialect != earlier.dialect or is_of_chats)
 
 
 REPEATED = [(spot, each) for spot, each in RUNS if is_repeated(spot, each)]

@@ -35,8 +35,8 @@ def test_the_field_makes_its_difference(spot: Spot, each: Case, request: pytest.
             each.check(*[same] * len(answers))
 
 
-def test_every_dialect_brings_the_field_to_the_engine(recorder: Asker) -> None:
-    """Of what another dialect proves with the real engine."""
+def test_every_endpoint_brings_the_field_to_the_engine(recorder: Asker) -> None:
+    """Of what another endpoint proves with the real engine."""
     ignored = []
     for spot, each in REPEATED:
         first, *others = each.bodies(spot, recorder)
