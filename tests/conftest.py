@@ -13,6 +13,7 @@ import pytest
 from tests.support.collector import *  # noqa: F403
 from tests.support.cpu_seconds import *  # noqa: F403
 from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
+from tests.support.scheduling import *  # noqa: F403
 from tests.support.trust import trust_nobody
 
 if TYPE_CHECKING:

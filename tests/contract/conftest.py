@@ -32,7 +32,10 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon_testing import ScriptedAnswer, ScriptedEngine
 from tests.contract.clients import stop_clients
-from tests.support.server import Server
+from tests.e2e.furnished import Place, furnished
+from tests.support.knowledge_tables import fill_table
+from tests.support.model_files import write_encoder, write_reranker
+from tests.support.server import Server, serving
 
 KEY = "canary-key-4f1d0c8e55"
 
@@ -160,6 +163,25 @@ def keyed() -> Iterator[Scripted]:
 def cantor(demo_server: Server) -> Target:
     """`antiphon serve` as it ships."""
     return Target(demo_server.url, "cantor")
+
+
+@pytest.fixture(scope="session")
+def equipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`antiphon serve` with cantor, its adapter `pirate` and an embedding model `encoder`. It gives
+    log-probabilities of the whole vocabulary."""
+    encoder = write_encoder(tmp_path_factory.mktemp("equipped") / "encoder.gguf")
+    models = ("--model", "cantor", "--model", f"encoder={encoder}", "--lora", "pirate")
+    with serving(*models, env={"ANTIPHON_MAX_LOGPROBS": "-1"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A server with keys, an embedding model, a reranker and the knowledge table `sea`."""
+    home = tmp_path_factory.mktemp("furnished")
+    asyncio.run(fill_table(home / "home" / "knowledge"))
+    with furnished(home, f"--model=reranker={write_reranker(home / 'reranker.gguf')}") as made:
+        yield made
 
 
 @pytest.fixture(params=["scripted", "cantor"])

@@ -1,8 +1,6 @@
 """jamaibase, unchanged, against JamAI Base's dialect of a server with keys and cantor. It checks the type of
 every answer by itself. Every parameter of the page that it can send."""
 
-import asyncio
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,11 +11,10 @@ from antiphon.dialects.jamai.page import PAGE as JAMAI
 from antiphon.domain.values import replace
 from tests.contract.clients import execute
 from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
-from tests.e2e.furnished import Place, bearer, furnished
+from tests.e2e.furnished import Place, bearer
 from tests.e2e.wire import Wire
 from tests.support.docs import ROOT, list_code_blocks
-from tests.support.knowledge_tables import SEA, fill_table
-from tests.support.model_files import write_reranker
+from tests.support.knowledge_tables import SEA
 
 CITY = {"city": {"type": "string", "description": "Where"}, "unit": {}}
 WEATHER: Any = {
@@ -34,14 +31,6 @@ SHORT: Any = {"max_tokens": 12}
 
 pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server, and the client's interpreter."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    home = tmp_path_factory.mktemp("jamai")
-    asyncio.run(fill_table(home / "home" / "knowledge"))
-    with furnished(home, f"--model=reranker={write_reranker(home / 'reranker.gguf')}") as made:
-        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from tests.contract.calls import ended, find_records, say
 from tests.contract.clients import NODE, Call, Client
 from tests.contract.conftest import Scripted, Target
-from tests.support.server import serving
+from tests.support.model_files import FITTING
+from tests.support.server import Server
 
 NPM = Client(NODE, "node/drive.mjs")
 RUN_TOOLS = Client(NODE, "node/run_tools.mjs")
@@ -132,19 +133,15 @@ def test_log_probabilities_come_in_both_shapes(cantor: Target) -> None:
     assert len(arrays["tokens"]) == len(arrays["token_logprobs"]) == len(arrays["top_logprobs"])
 
 
-def test_vectors_come_packed_as_the_client_asks_and_as_numbers(tmp_path: Any) -> None:
-    from tests.support.model_files import FITTING, write_encoder  # numpy and gguf, for this test alone
-
-    path = write_encoder(tmp_path / "encoder.gguf")
+def test_vectors_come_packed_as_the_client_asks_and_as_numbers(equipped: Server) -> None:
     texts = [row["text"] for row in FITTING]
     asked = {"model": "encoder", "input": texts}
-    with serving("--model", f"encoder={path}") as running:
-        usual, numbers, packed = NPM.make(
-            f"{running.url}/v1",
-            call("embeddings.create", asked),
-            call("embeddings.create", asked | {"encoding_format": "float"}),
-            call("embeddings.create", asked | {"encoding_format": "base64"}),
-        )
+    usual, numbers, packed = NPM.make(
+        f"{equipped.url}/v1",
+        call("embeddings.create", asked),
+        call("embeddings.create", asked | {"encoding_format": "float"}),
+        call("embeddings.create", asked | {"encoding_format": "base64"}),
+    )
     for row, one, other, bytes_ in zip(
         FITTING, usual["answer"]["data"], numbers["answer"]["data"], packed["answer"]["data"], strict=True
     ):
@@ -222,19 +219,3 @@ def test_aborting_before_the_first_token_ends_the_work(scripted: Scripted, strea
         assert result["chunks"] == [] and (stream or error)
         assert error is None or error["class"] == "APIUserAbortError"
     ended(scripted, words)
-
-
-def test_a_client_that_aborts_gives_its_sequence_back(cantor: Target) -> None:
-    """One sequence: the second call is answered because the first one's was freed."""
-    with serving("--sequences", "1") as running:
-        endless = {
-            "model": "cantor",
-            "prompt": "Once",
-            "ignore_eos": True,
-            "max_tokens": 2000,
-            "stream": True,
-        }
-        short = {"model": "cantor", "prompt": "Once", "max_tokens": 2}
-        calls = (call(TEXT, endless, leave_after=3), call(TEXT, short))
-        left, after = NPM.make(f"{running.url}/v1", *calls)
-    assert len(left["chunks"]) == 3 and after["answer"]["choices"][0]["text"]

@@ -13,7 +13,7 @@ import pytest
 from antiphon import __version__
 from tests.contract.calls import ASKED, WEATHER
 from tests.contract.conftest import Target
-from tests.support.server import serving
+from tests.support.server import Server
 from tests.support.waiting import wait_until
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -30,9 +30,9 @@ def wire(cantor: Target) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture(scope="module")
-def wide() -> Iterator[httpx2.Client]:
+def wide(equipped: Server) -> Iterator[httpx2.Client]:
     """A server that gives log-probabilities of the whole vocabulary."""
-    with serving(env={"ANTIPHON_MAX_LOGPROBS": "-1"}) as server, server.client() as made:
+    with equipped.client() as made:
         yield made
 
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.dialects.common.product_pages import UNSTATED, PageRow, ProductPage
 from antiphon.dialects.empower.page import PAGE as EMPOWER
 from antiphon.dialects.fireworks.page import PAGE as FIREWORKS
-from tests.support.server import serving
+from tests.support.server import Server
 
 STORY = "Once upon a time there was a"
 TURN = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
@@ -80,8 +80,8 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx2.Client]:
-    with serving("--lora", "pirate") as server, server.client() as made:
+def client(equipped: Server) -> Iterator[httpx2.Client]:
+    with equipped.client() as made:
         yield made
 
 

@@ -2,15 +2,13 @@
 openai and @anthropic-ai/sdk, unchanged, each by its own means, against the product as it ships."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from tests.contract.clients import ROOT, SCENARIOS, Run, print_javascript, run_scenarios
-from tests.support.model_files import write_encoder
-from tests.support.server import serving
+from tests.support.server import Server
 
 DOCS = ROOT / "docs"
 PERSON = {
@@ -126,10 +124,8 @@ class Results:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
-    encoder = write_encoder(tmp_path_factory.mktemp("encoder") / "encoder.gguf")
-    with serving("--model", f"encoder={encoder}", "--model", "cantor") as running:
-        yield Results(f"{running.url}/v1")
+def results(equipped: Server) -> Results:
+    return Results(f"{equipped.url}/v1")
 
 
 @pytest.mark.parametrize("client", [*WITH_TOOLS, "npm_openai"])

@@ -2,7 +2,6 @@
 answer that is not of its types. The parameters of the page are in test_sgp_parameters."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,19 +22,13 @@ from tests.contract.sgp.caller import (
     read_error,
     read_text,
 )
-from tests.e2e.furnished import Place, furnished
+from tests.e2e.furnished import Place
 
 BERLIN: Any = {"role": "user", "content": "What is the weather in Berlin?"}
 PICTURE = "data:image/png;base64,AAAA"
 
 pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server, and the client's interpreter."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with furnished(tmp_path_factory.mktemp("sgp")) as made:
-        yield made
 
 
 @pytest.fixture
@@ -300,13 +293,13 @@ def test_the_pager_gives_each_model_once(scale: Scale) -> None:
         ("models.list", {"limit": 1}),
         ("models.list", {"limit": 1, "page": 1}),
         ("models.list", {"limit": 1, "page": 2}),
-        ("models.list", {"limit": 1, "page": 3}),
+        ("models.list", {"limit": 1, "page": 4}),
     )
     names = [model["id"] for model in whole["chunks"]]
-    assert names == ["cantor", "encoder"]
+    assert names == ["cantor", "encoder", "reranker"]
     assert [model["id"] for model in paged["chunks"]] == names
     assert [[model["id"] for model in each["chunks"]] for each in (first, second, none)] == [
-        names[:1], names[1:], [],
+        names[:1], names[1:2], [],
     ]  # fmt: skip
     (later,) = scale.call(("models.list", {"limit": 1}), later=True)
     assert later["chunks"] == paged["chunks"]
@@ -321,8 +314,9 @@ def test_models_are_chosen_and_sorted_by_what_they_are(scale: Scale) -> None:
         ("models.list", {"account_id": "default"}),
     )
     assert [model["id"] for model in vectors["chunks"]] == ["encoder"]
-    assert [model["model_type"] for model in sorted_["chunks"]] == ["EMBEDDING", "CHAT_COMPLETION"]
-    assert strange["chunks"] == other["chunks"] == [] and len(mine["chunks"]) == 2
+    types = [model["model_type"] for model in sorted_["chunks"]]
+    assert types == ["GENERIC", "EMBEDDING", "CHAT_COMPLETION"]
+    assert strange["chunks"] == other["chunks"] == [] and len(mine["chunks"]) == 3
 
 
 def test_a_page_that_cannot_be_is_refused_by_its_name(scale: Scale) -> None:

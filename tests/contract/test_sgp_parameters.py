@@ -1,7 +1,6 @@
 """scale-gp, unchanged: every parameter of Scale's page that it can send, on a server with keys and cantor."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.contract.sgp.caller import (
     list_fields,
     read_error,
 )
-from tests.e2e.furnished import Place, furnished
+from tests.e2e.furnished import Place
 
 PERSON = {
     "type": "object",
@@ -33,12 +32,6 @@ SEEDED: Any = {"temperature": 0.8, "seed": 11, "max_tokens": 12}
 
 pytestmark = pytest.mark.timeout(480)
 """The first of them starts a server, and the client's interpreter."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with furnished(tmp_path_factory.mktemp("sgp")) as made:
-        yield made
 
 
 @pytest.fixture
