@@ -6,7 +6,9 @@ the `answer`, the `chunks` or the `error` of each call.
 """
 
 import asyncio
+import contextlib
 import inspect
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -29,6 +31,14 @@ def serve_calls(
             results = runner.run(make_calls(make_owners(told), told["calls"], prepare))
             sys.stdout.write(f"\nRESULT {json.dumps(results)}\n")
             sys.stdout.flush()
+
+
+def print_code(code: str) -> str:
+    """What a page's code prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "page", "exec"), {"__name__": "page"})
+    return printed.getvalue()
 
 
 async def make_calls(

@@ -9,8 +9,7 @@ import pytest
 
 from antiphon.dialects.jamai.page import PAGE as JAMAI
 from antiphon.domain.values import replace
-from tests.contract.clients import execute
-from tests.contract.jamai.caller import HELLO, Base, join_chunks, read_error
+from tests.contract.jamai.caller import HELLO, SDK, Base, join_chunks, read_error
 from tests.e2e.furnished import Place, bearer
 from tests.e2e.wire import Wire
 from tests.support.docs import ROOT, list_code_blocks
@@ -46,7 +45,9 @@ def test_the_pages_python_gets_an_answer(place: Place) -> None:
     code = code.replace("http://127.0.0.1:8000", place.server.url).replace(
         'token="none"', f'token="{place.key}"'
     )
-    assert "cantor" in execute(["jamai/bin/python", "-"], code)
+    options = {"api_base": place.server.url, "token": place.key}
+    (result,) = SDK.run({"options": options, "calls": [{"call": "print_code", "with": {"code": code}}]})
+    assert "cantor" in result["answer"]["printed"]
 
 
 def test_an_answer_is_the_same_whole_streamed_and_later(base: Base) -> None:

@@ -216,7 +216,8 @@ def test_fireworks_prompt(fireworks: Asked) -> None:
     alone = [fireworks.text(prompt=prompt) for prompt in ("Once upon", "The capital of France")]
     answer = fireworks(prompt=["Once upon", "The capital of France"])
     assert [(each["index"], each["text"]) for each in answer["choices"]] == list(enumerate(alone))
-    ids = fireworks.client.post("/tokenize", json={"prompt": "Once upon"}).json()["tokens"]
+    asked = {"model": "cantor", "prompt": "Once upon"}
+    ids = fireworks.client.post("/tokenize", json=asked).json()["tokens"]
     assert fireworks.texts(prompt=[ids, ids]) == [alone[0]] * 2 and fireworks.text(prompt=ids) == alone[0]
 
 

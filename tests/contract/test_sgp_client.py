@@ -290,18 +290,18 @@ def test_the_older_memory_strategy_keeps_the_last_messages(scale: Scale) -> None
 def test_the_pager_gives_each_model_once(scale: Scale) -> None:
     (whole, paged, first, second, none) = scale.call(
         ("models.list", {}),
-        ("models.list", {"limit": 1}),
-        ("models.list", {"limit": 1, "page": 1}),
-        ("models.list", {"limit": 1, "page": 2}),
-        ("models.list", {"limit": 1, "page": 4}),
+        ("models.list", {"limit": 2}),
+        ("models.list", {"limit": 2, "page": 1}),
+        ("models.list", {"limit": 2, "page": 2}),
+        ("models.list", {"limit": 2, "page": 3}),
     )
     names = [model["id"] for model in whole["chunks"]]
     assert names == ["cantor", "encoder", "reranker"]
     assert [model["id"] for model in paged["chunks"]] == names
     assert [[model["id"] for model in each["chunks"]] for each in (first, second, none)] == [
-        names[:1], names[1:2], [],
+        names[:2], names[2:], [],
     ]  # fmt: skip
-    (later,) = scale.call(("models.list", {"limit": 1}), later=True)
+    (later,) = scale.call(("models.list", {"limit": 2}), later=True)
     assert later["chunks"] == paged["chunks"]
 
 

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 import uvloop
 
-from antiphon.domain.context import LOCAL_ANONYMOUS, Actor, Context
+from antiphon.domain.context import Context
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.request import Constraint, Conversation, GenerationRequest, Prompt
 from antiphon.domain.values import replace
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest

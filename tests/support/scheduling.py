@@ -1,13 +1,10 @@
 """Which tests run one after the other in one worker of `make test`: those of a file, and those of a folder
 whose files share servers or clients for the whole session."""
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadFileScheduling
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
@@ -18,14 +15,15 @@ ALONE = "tests/contract/test_openapi.py"
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    scheduling = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    scheduling._split_scope = choose_scope
+    return scheduling
 
-    class FolderScheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return FOLDER if file != ALONE and file.startswith(f"{FOLDER}/test_") else file
 
-    return FolderScheduling(config, log)
+def choose_scope(test: str) -> str:
+    """Tests of one scope run in one worker."""
+    file = test.partition("::")[0]
+    return FOLDER if file != ALONE and file.startswith(f"{FOLDER}/test_") else file

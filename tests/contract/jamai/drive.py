@@ -6,12 +6,12 @@ object with `$type` is a model of `jamaibase.types` with the rest of the object.
 from functools import cache
 from typing import Any
 
-from tests.contract.sdk_calls import Owners, serve_calls
+from tests.contract.sdk_calls import Owners, print_code, serve_calls
 
 
 def make_owners(told: dict[str, Any]) -> Owners:
-    """Both clients with these options."""
-    return make_clients(**told["options"])
+    """Both clients with these options, and `print_code`, which runs a page's code."""
+    return make_clients(**told["options"]) | {"print_code": lambda code: {"printed": print_code(code)}}
 
 
 @cache

@@ -7,15 +7,14 @@ runs the client's code and gives what it prints. The line of standard output tha
 with the `result` or the `error` of each run.
 """
 
-import contextlib
 import importlib
-import io
 import json
 import sys
 import traceback
 from dataclasses import replace
 from typing import Any
 
+from tests.contract.sdk_calls import print_code
 from tests.contract.sdks.scenario import Endpoint
 
 
@@ -39,14 +38,6 @@ def run(endpoint: Endpoint, client: str, scenario: str, code: dict[str, str]) ->
         return {"result": getattr(module, scenario)(replace(endpoint, api=api or endpoint.api))}
     except Exception:  # noqa: BLE001 - the test of this scenario shows it, and the others go on
         return {"error": traceback.format_exc(limit=-8, chain=False)}
-
-
-def print_code(code: str) -> str:
-    """What a page's code prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "page", "exec"), {"__name__": "page"})
-    return printed.getvalue()
 
 
 if __name__ == "__main__":
