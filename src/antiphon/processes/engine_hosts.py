@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -317,6 +317,19 @@ class EngineHosts:
     def add(self, models: Iterable[ModelSettings]) -> list[EngineHost]:
         """Creates hosts without assigning them to their models. The caller runs `keep_running` for each."""
         hosts = [self.create_host(model, name) for model in models for name in list_host_names(model)]
+        self._unassigned.update(hosts)
+        return hosts
+
+    def add_for_failed(self, models: Collection[ModelSettings]) -> list[EngineHost]:
+        """Creates, without assigning it, a host for each that was given up and whose model is one of these.
+        The caller runs `keep_running` for each."""
+        hosts = [
+            self.create_host(host.model, host.name)
+            for host in self._assigned.values()
+            if host.latest_state is not None
+            and host.latest_state.state is EngineState.FAILED
+            and host.model in models
+        ]
         self._unassigned.update(hosts)
         return hosts
 

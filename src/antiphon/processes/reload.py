@@ -29,7 +29,7 @@ from antiphon.settings.changes import (
     compare_tables,
     list_removed_models,
 )
-from antiphon.settings.models import list_host_names
+from antiphon.settings.models import ModelSettings, list_host_names
 from antiphon.settings.schema import Settings, encode_settings
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.logs import describe_exception, record
@@ -176,23 +176,41 @@ class Reloads(Struct):
             raise SettingsError(
                 f"the settings were not read and checked within {READ_S:g} s; a file does not answer"
             ) from None
-        added = self.server_state.hosts.add(
-            [model for model in new_settings.models if model not in old_settings.models]
-        )
+        hosts = self.server_state.hosts
+        restarted, failed = await self._restart_failed(new_settings.models)
+        added = hosts.add([model for model in new_settings.models if model not in old_settings.models])
         try:
             await self._load_models(added)
-            await self._prepare(new_settings, added)
+            await self._prepare(new_settings, [*restarted, *added])
         except BaseException:
-            await self.server_state.hosts.stop(added, HOST_DEADLINE)
+            await hosts.stop([*restarted, *added], HOST_DEADLINE)
             raise
-        late_processes = await self._apply(new_settings, added, group)
+        late_processes = await self._apply(new_settings, [*restarted, *added], group)
         old_digests = self.server_state.current.key_digests
         self.server_state.current.key_digests = new_digests
         return replace(
             compare_settings(old_settings, new_settings, restart_only),
             new_keys=compare_tables(old_digests, new_digests).changed,
+            restarted_engines=tuple(host.name for host in restarted),
+            failed_engines=failed,
             unconfirmed_processes=late_processes,
         )
+
+    async def _restart_failed(
+        self, models: Sequence[ModelSettings]
+    ) -> tuple[list[EngineHost], tuple[str, ...]]:
+        """Loads the models of hosts that were given up in new hosts. Returns these. If a model cannot be
+        loaded, which refuses no other change, returns the names of the hosts that were given up."""
+        hosts = self.server_state.hosts.add_for_failed(models)
+        try:
+            await self._load_models(hosts)
+        except BaseException as error:
+            await self.server_state.hosts.stop(hosts, HOST_DEADLINE)
+            if not isinstance(error, SettingsError):
+                raise
+            record("engine_not_restarted", logging.WARNING, error=error.message)
+            return [], tuple(host.name for host in hosts)
+        return hosts, ()
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot

@@ -46,6 +46,10 @@ class ReloadReport(Struct, frozen=True):
     aliases: NameChanges = NameChanges()
     new_keys: tuple[str, ...] = ()
     """Names of providers whose key file has another key."""
+    restarted_engines: tuple[str, ...] = ()
+    """Names of engine hosts that had been given up and run again."""
+    failed_engines: tuple[str, ...] = ()
+    """Names of engine hosts that had been given up and could not be started again."""
     restart_settings: tuple[str, ...] = ()
     """Names of settings whose new value acts only after a restart."""
     unconfirmed_processes: tuple[str, ...] = ()
@@ -60,6 +64,10 @@ class ReloadReport(Struct, frozen=True):
         ]
         if self.new_keys:
             parts.append(f"read the new key of provider {join_names(self.new_keys)}")
+        if self.restarted_engines:
+            parts.append(f"started the engine of {join_names(self.restarted_engines)} again")
+        if self.failed_engines:
+            parts.append(f"could not start the engine of {join_names(self.failed_engines)} again")
         parts = parts or ["nothing changed"]
         if self.restart_settings:
             parts.append(f"only a restart applies {join_names(self.restart_settings)}")

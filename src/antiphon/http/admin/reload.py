@@ -24,8 +24,10 @@ class ChangedNames(Struct, frozen=True, kw_only=True):
 
 
 class ReloadCard(Struct, frozen=True, kw_only=True):
-    """The changes of a reload. `new_keys`: providers whose key file has another key. `restart`: changed
-    settings that take effect only after a restart of the server. `late`: processes that have not confirmed
+    """The changes of a reload. `new_keys`: providers whose key file has another key.
+    `restarted_engines`: engine hosts that had been given up and run again; `failed_engines`: those that
+    could not be started. `restart`: changed settings that
+    take effect only after a restart of the server. `late`: processes that have not confirmed
     the change yet."""
 
     object: Literal["reload"] = "reload"
@@ -33,6 +35,8 @@ class ReloadCard(Struct, frozen=True, kw_only=True):
     models: ChangedNames
     aliases: ChangedNames
     new_keys: list[str]
+    restarted_engines: list[str]
+    failed_engines: list[str]
     restart: list[str]
     late: list[str]
 
@@ -73,6 +77,8 @@ def build_reload_card(report: ReloadReport) -> ReloadCard:
         models=_build_names(report.models),
         aliases=_build_names(report.aliases),
         new_keys=list(report.new_keys),
+        restarted_engines=list(report.restarted_engines),
+        failed_engines=list(report.failed_engines),
         restart=list(report.restart_settings),
         late=list(report.unconfirmed_processes),
     )
