@@ -5,7 +5,6 @@ import shutil
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -26,7 +25,7 @@ from tests.support.chat_templates import prove_here
 from tests.support.http_server import serving as serving_scripted
 from tests.support.hub_server import HubServer, Repository, serve_hub
 from tests.support.knowledge_tables import fill_table
-from tests.support.lora_server import run_here
+from tests.support.lora_server import create_thread_runner
 from tests.support.model_files import write_encoder, write_reranker, write_thinker
 from tests.support.server import serving
 from tests.support.vendor_engine import VendorDouble, describe_request
@@ -139,7 +138,9 @@ class Keeping(ScriptedTokenEngine):
 def recorder() -> Iterator[Asker]:
     """The edge and the renderer over a token engine that keeps every request."""
     tokens = Keeping()
-    options = RendererOptions(helper=TemplateHelper(partial(run_here, variables={})))
+    run = create_thread_runner()
+    helper = TemplateHelper(lambda target, payload, limits: run(target, payload, limits, {}))
+    options = RendererOptions(helper=helper)
     with serve_in_thread(Recorded(Renderer(tokens, prove=prove_here, options=options))) as client:
         yield Asker(client, tokens.kept, model="m")
 
