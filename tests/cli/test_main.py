@@ -54,7 +54,7 @@ for line in sys.stdin:
     try:
         main()
     except SystemExit as ended:
-        print(f"shown {ended.code or 0}:", *sys.modules)
+        print(f"shown {ended.code or 0}:", *sys.modules, flush=True)  # the next one has another stdout
 """
 """Prints the help of each line's command, and what is imported after it."""
 

@@ -29,11 +29,14 @@ FLAGS = (
     "--disable-component-update",
     "--disable-extensions",
     "--disable-gpu",
+    "--in-process-gpu",
+    "--disable-features=SpareRendererForSitePerProcess,SitePerProcess",
+    "--renderer-process-limit=1",
     "--disable-dev-shm-usage",
     "--no-proxy-server",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-"""A browser that reaches loopback alone."""
+"""A browser that reaches loopback alone, with few processes."""
 
 
 class Browser:
