@@ -51,10 +51,16 @@ IMPORTS_sdks := instructor, langchain_anthropic, langchain_openai, litellm, llam
 IMPORTS_sgp := scale_gp
 IMPORTS_vendors := anthropic, google.genai
 
-# Folders of tests that need no service, no server as a process, no sandbox and no client; and files there that do.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+
+# Folders of tests that need no service, no server as a process, no sandbox and no client; and files there that do, or
+# that take seconds.
 QUICK_TESTS := auth constraints dialects domain engines/sampling engines/vendors memory pipeline rendering settings
-SLOW_TESTS := constraints/test_checker.py rendering/test_environment.py rendering/test_request_template.py \
-	engines/vendors/gemini/test_gemini_sdk.py engines/vendors/anthropic/test_anthropic_sdk.py
+SLOW_TESTS := $(addprefix constraints/test_,$(addsuffix .py,checker kept keys lengths relaxed repeated sampled walks)) \
+	$(addprefix rendering/test_,$(addsuffix .py,call_readers environment formats_with_tools reasoned_calls request_template tool_families)) \
+	engines/sampling/test_sampler.py engines/sampling/test_statistics.py engines/vendors/test_answer_limits.py \
+	engines/vendors/openai/test_openai_speech.py engines/vendors/responses/test_responses_sdk.py \
+	engines/vendors/gemini/test_gemini_sdk.py engines/vendors/anthropic/test_anthropic_sdk.py auth/test_single_sign_on.py
 TEST_FOLDERS = $(patsubst tests/%/,%,$(sort $(wildcard tests/*/ tests/engines/*/)))
 # Tests that need client libraries in environments of their own, Node.js or a browser.
 CLIENT_TESTS := tests/contract tests/e2e/test_browser.py tests/engines/vendors/gemini/test_gemini_sdk.py tests/engines/vendors/anthropic/test_anthropic_sdk.py
@@ -83,7 +89,7 @@ install: installed ## Make .venv with the runtime and the test tools, and the cl
 
 # A make of its own makes the environments beside each other.
 installed: .venv/made.stamp
-	@$(MAKE) --no-print-directory --jobs=$(shell getconf _NPROCESSORS_ONLN) \
+	@$(MAKE) --no-print-directory --jobs=$(CORES) \
 		.venv/test.stamp $(CLIENT_STAMPS) .venv/compiled.stamp .venvs/minilm/fetched.stamp
 
 # xdist waits for ever when it replaces a worker that ended: the others go on without it, and the test it died in fails.
@@ -92,8 +98,9 @@ RUN_TESTS := $(BIN)/python -m pytest -n auto --max-worker-restart 0 --dist loadf
 test: installed ## Run every test but the soak, on every core (ARGS="-k words" chooses)
 	@$(RUN_TESTS) $(ARGS)
 
+# They wait for nothing, so a worker for each core is enough.
 quick: .venv/test.stamp ## Run the tests that take a minute and need no service, before each commit
-	@$(RUN_TESTS) --quiet $(SLOW_TESTS:%=--ignore=tests/%) $(QUICK_TESTS:%=tests/%) $(ARGS)
+	@$(RUN_TESTS) -n $(CORES) --quiet $(SLOW_TESTS:%=--ignore=tests/%) $(QUICK_TESTS:%=tests/%) $(ARGS)
 	@echo "Left out: $(SLOW_TESTS) $(filter-out $(QUICK_TESTS) engines fixtures support %__pycache__,$(TEST_FOLDERS))"
 
 # The only tests of agents: their programs have 900 MB, which `make test` need not fetch.
