@@ -29,7 +29,7 @@ def test_another_caller_waits_for_no_answer_to_end(keyed: tuple[Server, Path], t
     server.wait_until_idle()
     operator = (home / "admin.key").read_text().strip()
     with server.client(headers={"authorization": f"Bearer {operator}"}) as admin:
-        first, other = (key_of_a_project(admin, name) for name in ("first", "other"))
+        first, other = (key_of_a_project(admin, name) for name in ("first caller", "other caller"))
     is_enough = threading.Event()
 
     def flood() -> None:

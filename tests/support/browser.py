@@ -21,6 +21,8 @@ PATIENCE = 120.0
 
 STEP = 0.02
 
+LEFT = "Inspected target navigated or closed"
+
 FLAGS = (
     "--headless=new",
     "--remote-debugging-port=0",
@@ -130,8 +132,17 @@ class Browser:
     async def wait_for(self, script: str) -> None:
         """Waits until an expression is true."""
         async with asyncio.timeout(PATIENCE):
-            while not await self.run(f"Boolean({script})"):
+            while not await self._is_true(script):
                 await asyncio.sleep(STEP)
+
+    async def _is_true(self, script: str) -> bool:
+        """False if the page is left meanwhile."""
+        try:
+            return bool(await self.run(f"Boolean({script})"))
+        except AssertionError as error:
+            if LEFT not in str(error):
+                raise
+            return False
 
     async def start_trace(self, *categories: str) -> None:
         """Records what the browser's threads do."""
