@@ -63,7 +63,7 @@ SLOW_TESTS := $(addprefix constraints/test_,$(addsuffix .py,checker kept keys le
 	engines/vendors/gemini/test_gemini_sdk.py engines/vendors/anthropic/test_anthropic_sdk.py auth/test_single_sign_on.py
 TEST_FOLDERS = $(patsubst tests/%/,%,$(sort $(wildcard tests/*/ tests/engines/*/)))
 # Tests that need client libraries in environments of their own, Node.js or a browser.
-CLIENT_TESTS := tests/contract tests/e2e/test_browser.py tests/engines/vendors/gemini/test_gemini_sdk.py tests/engines/vendors/anthropic/test_anthropic_sdk.py
+CLIENT_TESTS := tests/contract tests/console tests/e2e/test_console.py tests/engines/vendors/gemini/test_gemini_sdk.py tests/engines/vendors/anthropic/test_anthropic_sdk.py
 
 # torch, which requirements/cluster.txt leaves out: its builds differ by device. A CPU build is on PyTorch's own index.
 TORCH ?= torch==2.13.0

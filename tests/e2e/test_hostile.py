@@ -13,14 +13,15 @@ import pytest
 from tests.support.hostile_constraints import GRAMMARS, REGEXES, SCHEMAS
 from tests.support.server import Server
 
-MOST = 3.0
-"""Seconds between two events of the stream: thirty times what is wanted, since a busy machine makes gaps by
-itself."""
+MOST = 1.0
+"""Seconds between two events of the stream: ten times what is wanted."""
 ROUNDS = 3
 """A gap that constraints make comes back in each round. One that the machine makes does not."""
+ALONE = 3
+"""Streams that are measured with nobody beside them, for what the machine does by itself."""
 DEEP = 2000
-LATE = ((503, "engine_busy"), (504, "deadline_exceeded"))
-"""A busy machine has no time to find out whether a constraint is too much, or to answer with it."""
+BUSY = (503, "engine_busy")
+"""A machine that has no time to find out whether a constraint is too much."""
 
 
 def tool(schema: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +107,8 @@ async def test_a_running_stream_does_not_notice_hostile_constraints(every: int, 
     for _ in range(ROUNDS):
         async with client_of(server) as streaming, client_of(server) as asking:
             alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
-            await alone.stream()  # for what the machine does by itself
+            for _ in range(ALONE):
+                await alone.stream()
             async with asyncio.TaskGroup() as group:
                 group.create_task(beside.until(over))
                 found = await outcomes(asking, bodies)
@@ -116,10 +118,10 @@ async def test_a_running_stream_does_not_notice_hostile_constraints(every: int, 
             break
     for field, (status, said) in zip(fields, found, strict=True):
         told = (str(field)[:80], status, str(said)[:300])
-        assert status in (200, 400, 413) or (status, said["error"]["code"]) in LATE, told
+        assert status in (200, 400, 413) or (status, said["error"]["code"]) == BUSY, told
     assert sum(status != 200 for status, _ in found) > len(found) / 3
     assert sound[0][0] == 200 and sound[0][1]["choices"][0]["message"]["content"] in ("yes", "no")
-    assert alone.answers == 1
+    assert alone.answers == ALONE
     assert beside.answers >= 1, "the stream was cut"
     assert beside.largest < max(MOST, 3 * alone.largest), (beside.largest, alone.largest)
 

@@ -171,3 +171,10 @@ def test_a_native_build_for_cuda_can_be_for_other_machines(tmp_path):
 def test_the_gate_runs_check_then_tests_and_forbids_skips():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]
+
+
+def test_the_tests_that_targets_choose_or_leave_out_exist():
+    for target in ("quick", "clients"):
+        (told,) = re.findall(r"-m pytest -n auto (.*)", make("--dry-run", target))
+        named = re.findall(r"(?<![\w/])tests/[\w/.-]+", told)
+        assert len(named) > 4 and [name for name in named if not (ROOT / name).exists()] == [], target

@@ -54,6 +54,9 @@ LENGTH_UNITS = (" items", " characters")
 EXPECTED = "expected"
 """The key in `Meta.extra` of a text with a pattern. Its value says what an error asks for."""
 
+_type_info = cache(inspect.type_info)
+"""Looks into a wire type once, not for each refused body."""
+
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
@@ -295,7 +298,7 @@ def _explain(
 
 def _list_types(shape: type[msgspec.Struct], path: str) -> list[inspect.Type]:
     """Returns the types that a wire type accepts at a path, each after what `Meta` says of it."""
-    types = _list_alternatives(_load_type_info(shape))
+    types = _list_alternatives(_type_info(shape))
     for name, _ in validation_messages.STEP.findall(path):
         members: list[inspect.Type] = []
         for kind in types:
@@ -307,12 +310,6 @@ def _list_types(shape: type[msgspec.Struct], path: str) -> list[inspect.Type]:
                         members += _list_alternatives(field.type)
         types = members
     return types
-
-
-@cache
-def _load_type_info(shape: type[msgspec.Struct]) -> inspect.Type:
-    """Takes ten milliseconds for a large type, which not every refused body needs to cost."""
-    return inspect.type_info(shape)
 
 
 def _list_alternatives(kind: inspect.Type) -> list[inspect.Type]:

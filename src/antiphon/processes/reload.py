@@ -199,18 +199,23 @@ class Reloads(Struct):
     async def _restart_failed(
         self, models: Sequence[ModelSettings]
     ) -> tuple[list[EngineHost], tuple[str, ...]]:
-        """Loads the models of hosts that were given up in new hosts. Returns these. If a model cannot be
-        loaded, which refuses no other change, returns the names of the hosts that were given up."""
-        hosts = self.server_state.hosts.add_for_failed(models)
+        """Loads the models of hosts that were given up in new hosts. Returns these, and the names of those
+        whose model cannot be loaded, which refuses no other change."""
+        hosts = self.server_state.hosts
+        restarted, failed = hosts.add_for_failed(models), []
         try:
-            await self._load_models(hosts)
-        except BaseException as error:
-            await self.server_state.hosts.stop(hosts, HOST_DEADLINE)
-            if not isinstance(error, SettingsError):
-                raise
-            record("engine_not_restarted", logging.WARNING, error=error.message)
-            return [], tuple(host.name for host in hosts)
-        return hosts, ()
+            for host in tuple(restarted):
+                try:
+                    await self._load_models([host])
+                except SettingsError as error:
+                    record("engine_not_restarted", logging.WARNING, model=host.name, error=error.message)
+                    restarted.remove(host)
+                    failed.append(host.name)
+                    await hosts.stop([host], HOST_DEADLINE)
+        except BaseException:
+            await hosts.stop(restarted, HOST_DEADLINE)
+            raise
+        return restarted, tuple(failed)
 
     async def _load_models(self, added: Sequence[EngineHost]) -> None:
         """Starts the hosts of new models and waits until all are loaded. Raises SettingsError if one cannot

@@ -25,7 +25,6 @@ MOST_CONTENT_BLOCKS = 1 << 16
 LARGEST_LIST = 1000
 """The most models in one page of the list. Anthropic has the same limit."""
 
-
 # --- blocks of a request ------------------------------------------------------------------------------------
 
 
